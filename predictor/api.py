@@ -56,12 +56,12 @@ def predict_many(requests: Iterable[Mapping[str, Any]], *, artifacts: str | Path
     """
     with no_collector():
         asked = [Request(**words) for words in requests]
-        if any(one.artifacts is not None or one.top or one.explain is not None for one in asked):
+        if any(request.artifacts is not None or request.top or request.explain is not None for request in asked):
             raise RequestError(
                 "predict_many: a request has artifacts, top or explain; expected artifacts once, for all of them"
             )
         selector = load_artifacts(artifacts)
-        return [one.summary() for one in forecasts([one.run(selector) for one in asked])]
+        return [request.summary() for request in forecasts([request.run(selector) for request in asked])]
 
 
 def trace(

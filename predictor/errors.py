@@ -47,13 +47,11 @@ def nearest(value: str, choices: Iterable[str], n: int = 3) -> tuple[str, ...]:
 
     A choice that begins with `value`, or the other way round, counts as close however much longer it is.
     """
-    wanted = value.strip().lower()
+    asked = value.strip().lower()
     by_lower = {choice.lower(): choice for choice in choices}
-    close = difflib.get_close_matches(wanted, by_lower, n=n, cutoff=0.5)
-    if wanted:
-        starts = sorted(
-            (c for c in by_lower if c.startswith(wanted) or wanted.startswith(c)), key=lambda c: (len(c), c)
-        )
+    close = difflib.get_close_matches(asked, by_lower, n=n, cutoff=0.5)
+    if asked:
+        starts = sorted((c for c in by_lower if c.startswith(asked) or asked.startswith(c)), key=lambda c: (len(c), c))
         close += [choice for choice in starts if choice not in close]
     return tuple(by_lower[choice] for choice in close[:n])
 

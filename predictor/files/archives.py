@@ -52,17 +52,17 @@ def read_member(path: Path, names: tuple[str, ...], expected: str, most: int = L
     """The members of the archive at ``path`` whose names end in one of ``names``, by that ending; those that are not
     there are left out. SpecError, one line that ends in ``expected``, for what is no archive, or too large a one."""
     check_plain(path, expected, LARGEST_ARCHIVE)
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     try:
         with zipfile.ZipFile(io.BytesIO(path.read_bytes()) if path.stat().st_size < most else path) as archive:
             for member in archive.infolist():
                 ending = next((name for name in names if f"/{member.filename}".endswith(f"/{name}")), None)
                 if ending is None:
                     continue
-                if ending in found:
+                if ending in contents:
                     raise ValueError(f"{ending!r} stands twice")
-                found[ending] = member_bytes(archive, member, most)
+                contents[ending] = member_bytes(archive, member, most)
     except BROKEN as error:
         said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise SpecError(f"{path}: cannot be read as {expected} ({said})") from None
-    return found
+    return contents

@@ -69,12 +69,12 @@ class Parser(argparse.ArgumentParser):
     def read(self, texts: Mapping[str, str], values: Mapping[str, object]) -> argparse.Namespace:
         """What `parse_args` gives for words that come as a structure: ``texts`` by the names of their values, each read
         as its option reads it and never as an option, and ``values`` as they are. A switch is on with any text."""
-        found, self.given = argparse.Namespace(**self._defaults), {}
+        namespace, self.given = argparse.Namespace(**self._defaults), {}
         options = {action.dest: action for action in self._actions if action.option_strings}
         for name, action in options.items():
             if action.default is not argparse.SUPPRESS:
                 default = action.default
-                setattr(found, name, self._get_value(action, default) if isinstance(default, str) else default)
+                setattr(namespace, name, self._get_value(action, default) if isinstance(default, str) else default)
             if action.required and name not in texts and name not in values:
                 self.error(f"{action.option_strings[-1]}: expected a value")
         for name, text in texts.items():
@@ -82,12 +82,12 @@ class Parser(argparse.ArgumentParser):
             try:
                 value = [] if action.nargs == 0 else self._get_value(action, text)
                 self._check_value(action, value)
-                action(self, found, value, action.option_strings[-1])
+                action(self, namespace, value, action.option_strings[-1])
             except argparse.ArgumentError as error:
                 self.error(str(error))
         for name, value in values.items():
-            setattr(found, name, value)
-        return found
+            setattr(namespace, name, value)
+        return namespace
 
     def _refuse(self, option: str) -> NoReturn:
         names = [name.removeprefix("--") for name in self._option_string_actions if name.startswith("--")]

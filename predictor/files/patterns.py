@@ -78,15 +78,15 @@ class Pattern:
 
     def _closed(self, places: tuple[int, ...], first: bool = False, last: bool = False) -> frozenset[int]:
         """The places that are reached from these without a character; ``first``, ``last``: at an end of the text."""
-        found, left = set(places), list(places)
+        reached, left = set(places), list(places)
         while left:
             place = left.pop()
             only = self._only[place]
             if self._fits[place] is None and (not only or (only == "^" and first) or (only == "$" and last)):
-                new = [p for p in self._on[place] if p not in found]
-                found.update(new)
+                new = [p for p in self._on[place] if p not in reached]
+                reached.update(new)
                 left += new
-        return frozenset(found)
+        return frozenset(reached)
 
 
 class _PatternReader:

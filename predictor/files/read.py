@@ -119,12 +119,12 @@ def _refused(path: Path, expected: str, named: str, reason: str) -> SpecError:
 
 def keyed(pairs: Sequence[tuple[str, Any]], where: str) -> dict[str, Any]:
     """The pairs as a dict. SpecError, one line, for a key that stands twice: a dict would keep the last in silence."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
         raise SpecError(f"{where}: key {twice!r} stands twice; expected once")
-    return found
+    return mapping
 
 
 def parse_json(text: str | bytes, where: str) -> Any:

@@ -47,9 +47,9 @@ class Formats:
 
     def of(self, part: str) -> Format:
         """The format of ``part``, one of `PARTS`."""
-        for name, found in self.own:
+        for name, format_of_part in self.own:
             if name == part:
-                return found
+                return format_of_part
         return self.high if part in HIGH_PARTS else self.linear
 
     def at(self, layer: int) -> Formats:
@@ -64,10 +64,10 @@ class Formats:
         if not self.layers:
             return ((self, tuple(layers)),)
         apart, rest = {number for number, _ in self.layers}, self.at(-1)
-        found: dict[Formats, list[int]] = {}
+        layers_of: dict[Formats, list[int]] = {}
         for layer in layers:
-            found.setdefault(self.at(layer) if layer in apart else rest, []).append(layer)
-        return tuple((formats, tuple(alike)) for formats, alike in found.items())
+            layers_of.setdefault(self.at(layer) if layer in apart else rest, []).append(layer)
+        return tuple((formats, tuple(alike)) for formats, alike in layers_of.items())
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,10 +86,10 @@ _PLAIN: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 def scheme(name: str) -> Scheme:
     """The scheme of ``name``; UnknownNameError, one line with the nearest names."""
-    found = SCHEMES.get(name)
-    if found is None:
+    known = SCHEMES.get(name)
+    if known is None:
         raise unknown_name("quantization scheme", name, SCHEMES, "one of " + ", ".join(SCHEMES))
-    return found
+    return known
 
 
 @lru_cache(maxsize=256)

@@ -66,12 +66,12 @@ def _units(ahead: list[Node], back: list[Node], level: int) -> tuple[list[_Layer
     A layer that runs twice, or whose backward pass is not in one piece, is none.
     """
     runs = [(path, tuple(run)) for path, run in groupby(ahead, key=lambda n: layer_of(n.scope, level))]
-    again = [(path, tuple(run)) for path, run in groupby(back, key=lambda n: layer_of(n.scope, level))]
+    backward = [(path, tuple(run)) for path, run in groupby(back, key=lambda n: layer_of(n.scope, level))]
     times: dict[str, int] = {}
-    for path, _ in (*runs, *again):
+    for path, _ in (*runs, *backward):
         times[path] = times.get(path, 0) + 1
     seen = {path for path, _ in runs}
-    limit = {path: (path in seen) + any(path == p for p, _ in again) for path in times}
+    limit = {path: (path in seen) + any(path == p for p, _ in backward) for path in times}
     whole = {path for path, count in times.items() if path and path in seen and count <= limit[path]}
     units: list[_LayerNodes] = []
     for path, run in runs:
@@ -83,7 +83,7 @@ def _units(ahead: list[Node], back: list[Node], level: int) -> tuple[list[_Layer
     scope_at = {n.scope: i for i, unit in enumerate(units) for n in unit.nodes[0]}
     order: list[int] = []
     last = len(units) - 1
-    for path, run in again:
+    for path, run in backward:
         if path in place:
             u = place[path]
             units[u] = _LayerNodes(path, (units[u].nodes[0], run))
@@ -91,8 +91,8 @@ def _units(ahead: list[Node], back: list[Node], level: int) -> tuple[list[_Layer
             last = u
             continue
         for node in run:  # between layers: to the piece whose scope it has, else to that after the layer before
-            found = scope_at.get(node.scope, -1)
-            u = found if found >= 0 and not units[found].path else next(
+            unit_of_scope = scope_at.get(node.scope, -1)
+            u = unit_of_scope if unit_of_scope >= 0 and not units[unit_of_scope].path else next(
                 (i for i in range(last, -1, -1) if not units[i].path), -1
             )  # fmt: skip
             if u < 0:
@@ -109,7 +109,7 @@ def _repeats(units: list[_LayerNodes], order: list[int]) -> list[tuple[int, int,
     where = _places(units)
     marks = [_mark(unit) for unit in units]
     follows = {(b, a) for a, b in pairwise(order)}  # (b, a): a's backward pass comes right before b's
-    found: list[tuple[int, int, int]] = []
+    repeats: list[tuple[int, int, int]] = []
     i = 0
     while i < len(units):
         best = (i, 1, 1)
@@ -126,9 +126,9 @@ def _repeats(units: list[_LayerNodes], order: list[int]) -> list[tuple[int, int,
                     count = _agreeing(units, where, follows, i, size, count)
                     if count > 1 and count * size > best[1] * best[2]:
                         best = (i, size, count)
-        found.append(best)
+        repeats.append(best)
         i += best[1] * best[2]
-    return found
+    return repeats
 
 
 def _mark(unit: _LayerNodes) -> tuple[object, ...]:
@@ -175,12 +175,12 @@ Read = tuple[object, ...]
 
 def _reads(unit: _LayerNodes, where: dict[int, Place], start: int, size: int) -> list[Read]:
     """What a unit reads, relative to the repetition that starts at unit ``start``."""
-    found: list[Read] = []
+    reads: list[Read] = []
     for side in (_AHEAD, _BACK):
         for node in unit.nodes[side]:
             for t in node.inputs:
-                found.append(_relative(t.storage, where, start, size))
-    return found
+                reads.append(_relative(t.storage, where, start, size))
+    return reads
 
 
 def _relative(t: Tensor, where: dict[int, Place], start: int, size: int) -> Read:
@@ -306,7 +306,7 @@ class _BlockWriter:
         every run makes."""
         first, size, count = self.groups[g]
         kept, other = (0, 1) if side == _AHEAD else (count - 1, count - 2)
-        place, own = self.where.get(id(theirs)), self.where.get(id(t))
+        place, ours = self.where.get(id(theirs)), self.where.get(id(t))
         end = first + size * count
         if place is not None and first <= place[0] < end and place[1] == side:
             run = (place[0] - first) // size
@@ -314,7 +314,7 @@ class _BlockWriter:
                 made = self.stands.get(id(theirs), theirs)
                 start = self.stands.get(id(t), t)
                 pairs.setdefault(id(start), (start, made))
-        if side == _BACK and own is not None and own[1] == _AHEAD and first <= own[0] < end - size:
+        if side == _BACK and ours is not None and ours[1] == _AHEAD and first <= ours[0] < end - size:
             begin = self._start_of(g, t)  # the input of the forward run, saved
             if begin is not None:
                 stands[id(t)] = begin
@@ -346,14 +346,14 @@ class _BlockWriter:
 
     def _tensor(self, t: Tensor, stands: dict[int, Tensor]) -> Tensor:
         storage = t.storage
-        found = stands.get(id(storage)) or self.stands.get(id(storage))
-        if found is None:
+        stand_in = stands.get(id(storage)) or self.stands.get(id(storage))
+        if stand_in is None:
             return t
         if t is storage:
-            return found
-        key = (id(t), id(found))
+            return stand_in
+        key = (id(t), id(stand_in))
         if key not in self.views:
-            self.views[key] = t.copied(found)
+            self.views[key] = t.copied(stand_in)
         return self.views[key]
 
 

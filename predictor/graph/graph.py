@@ -108,12 +108,12 @@ class Graph:
             starts.append(len(blocks))
             runs.append([])
             for i in range(block.repeat):
-                found: dict[int, Tensor] = {}
+                copies: dict[int, Tensor] = {}
                 before, of = stands_for, block.backward_of
                 if of is not None:
                     before = {**stands_for, **runs[of][block.repeat - 1 - i]}
                     of = starts[of] + block.repeat - 1 - i
-                new = partial(renewed, found, before, made)
+                new = partial(renewed, copies, before, made)
                 nodes = tuple(
                     replace(n, inputs=tuple(map(new, n.inputs)), outputs=tuple(map(new, n.outputs))) for n in single
                 )
@@ -123,24 +123,24 @@ class Graph:
                 blocks.append(
                     Block(f"{block.name}.{i}", nodes, 1, carried, block.layers[i : i + 1], of, running, branch)
                 )
-                own = {key: found[key] for key in made if key in found}
-                runs[-1].append({**own, **{id(start): new(start) for start, _ in pairs}})
-                stands_for.update(own)
+                made_here = {key: copies[key] for key in made if key in copies}
+                runs[-1].append({**made_here, **{id(start): new(start) for start, _ in pairs}})
+                stands_for.update(made_here)
                 stands_for.update({id(start): new(end) for start, end in pairs})
         return Graph(tuple(blocks), self.fused, self.recorded)
 
 
-def renewed(found: dict[int, Tensor], stands_for: dict[int, Tensor], made: set[int], tensor: Tensor) -> Tensor:
+def renewed(copies: dict[int, Tensor], stands_for: dict[int, Tensor], made: set[int], tensor: Tensor) -> Tensor:
     """A tensor as another copy of a block has it: what is ``made`` there is new, and so are views of it.
 
-    ``found`` holds what the copy has so far, ``stands_for`` what other tensors are elsewhere, both by id of a tensor.
+    ``copies`` holds what the copy has so far, ``stands_for`` what other tensors are elsewhere, both by id of a tensor.
     """
     key = id(tensor)
-    if key not in found:
+    if key not in copies:
         if key in made:
-            found[key] = tensor.copied()
+            copies[key] = tensor.copied()
         elif key in stands_for or tensor.base is None:
-            found[key] = stands_for.get(key, tensor)
+            copies[key] = stands_for.get(key, tensor)
         else:
-            found[key] = tensor.copied(renewed(found, stands_for, made, tensor.base))
-    return found[key]
+            copies[key] = tensor.copied(renewed(copies, stands_for, made, tensor.base))
+    return copies[key]

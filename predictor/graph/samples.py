@@ -44,10 +44,11 @@ def unit_of(inputs: Sequence[str], ops: Iterable[Op], tokens: int = 1) -> str:
            for m in map(_WORDS.fullmatch, inputs) if m is not None]  # fmt: skip
     if not fed:
         return TOKENS if tokens > 1 else SAMPLES
-    texts = [one for one in fed if one.whole and len(one.shape) == 2 and EmbeddingBag not in kinds]
+    texts = [tensor for tensor in fed if tensor.whole and len(tensor.shape) == 2 and EmbeddingBag not in kinds]
     seen = [
-        _PLANES[len(one.shape)] for one in fed
-        if not one.whole and len(one.shape) in _PLANES and (Convolution in kinds or one.name.startswith(_PIXELS))
+        _PLANES[len(tensor.shape)] for tensor in fed
+        if not tensor.whole and len(tensor.shape) in _PLANES
+        and (Convolution in kinds or tensor.name.startswith(_PIXELS))
     ]  # fmt: skip
     if seen:
         return SAMPLES if texts else seen[0]

@@ -55,14 +55,14 @@ def saved_tensors(graph: Graph) -> tuple[SavedTensor, ...]:
                 if key in made or (id(t), node.count) in seen:
                     continue
                 seen.add((id(t), node.count))
-                found = maker.get(key)
-                if found is None and storage.role != ACTIVATION:
+                made_by = maker.get(key)
+                if made_by is None and storage.role != ACTIVATION:
                     continue
                 runs = kept.get(key)
                 if runs is None:
-                    runs = kept[key] = _Runs(storage, found[1] if found else 1)
+                    runs = kept[key] = _Runs(storage, made_by[1] if made_by else 1)
                 runs.read(t, node.count, graph.fused)
-                if found is not None and found[0] == block.backward_of:
+                if made_by is not None and made_by[0] == block.backward_of:
                     runs.every[b] = block.repeat
                     continue
                 runs.last = True

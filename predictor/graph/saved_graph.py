@@ -92,11 +92,11 @@ def from_json(data: Mapping[str, Any], where: str) -> Recording:
         update = Graph(tuple(map(reader.block, data["update"])))
         said = {name: data[name] for name in _PLAIN} | {name: tuple(data[name]) for name in _LISTS}
         said["tp"] = data.get("tp", 1)
-        found = Recording(graph=graph, update=update, **said)
-        _check(found)
+        recording = Recording(graph=graph, update=update, **said)
+        _check(recording)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
         raise SpecError(f"{where}: not a graph as it was saved ({type(error).__name__}: {str(error)[:120]})") from None
-    return found
+    return recording
 
 
 def _check(recording: Recording) -> None:
@@ -170,7 +170,7 @@ class _GraphWriter:
         if id(t) not in self._tensor:
             base = None if t.base is None else self.tensor(t.base)
             self._tensor[id(t)] = len(self.tensors)
-            segments = {axis: [list(s) for s in found] for axis, found in t.segments.items()}
+            segments = {axis: [list(s) for s in parts] for axis, parts in t.segments.items()}
             self.tensors.append(
                 [self.word(t.name), [*map(self.word, t.axes)], list(t.shape), self.word(t.dtype),
                  ROLES.index(t.role), base, int(t.part), segments]
@@ -206,7 +206,7 @@ class _GraphReader:
                 raise ValueError(f"a view of a view, {DEEPEST_VIEW} deep")
             return view
         self._depths.append(0)
-        parts = {axis: tuple((whole(s[0], axis), whole(s[1], axis)) for s in found) for axis, found in segments.items()}
+        parts = {axis: tuple((whole(s[0], axis), whole(s[1], axis)) for s in parts) for axis, parts in segments.items()}
         if at(self.words, dtype) not in (*DTYPES, *NO_NUMBERS):
             raise ValueError(f"dtype {self.words[dtype]!r}")
         return Tensor(at(self.words, name), names, sizes, self.words[dtype], at(ROLES, role), parts)
@@ -219,7 +219,7 @@ class _GraphReader:
         name, repeat, carried, branch, running, layers, backward_of, nodes = row
         return Block(
             at(self.words, name), tuple(map(self.node, nodes)), whole(repeat, "repeat", least=1),
-            next(self._pairs([carried])) if carried else None, tuple(whole(one, "a layer") for one in layers),
+            next(self._pairs([carried])) if carried else None, tuple(whole(layer, "a layer") for layer in layers),
             backward_of, tuple(self._pairs(running)),
             next(self._pairs([branch])) if branch else None,
         )  # fmt: skip

@@ -66,11 +66,11 @@ class Trace:
 
     def size(self, text: str, operands: Sequence[RecordedSize], work: Callable[[], object]) -> RecordedSize:
         """What ``text`` works out of ``operands``; ``work`` gives its value."""
-        found = self._sizes.get(text)
-        if found is None:
+        recorded = self._sizes.get(text)
+        if recorded is None:
             line = self._line(text, [each._name for each in operands], max(each._when for each in operands))
-            found = self._sizes[text] = RecordedSize(self, work(), line.name, line.when)
-        return found
+            recorded = self._sizes[text] = RecordedSize(self, work(), line.name, line.when)
+        return recorded
 
     def guard(self, text: str, operands: Sequence[RecordedSize], outcome: bool) -> bool:
         """Records how a question came out."""
@@ -133,23 +133,23 @@ class Trace:
             values.pop()
         needs: list[Line | RecordedSize] = []
         text = f"{kind.__name__}({', '.join([self._part(item, needs) for item in values])})"
-        found = self._made_of.get(text)
-        if found is None:
+        line = self._made_of.get(text)
+        if line is None:
             operands, when = [], ONCE
             for each in needs:
                 name, known = (each._name, each._when) if type(each) is RecordedSize else (each.name, each.when)
                 operands.append(name)
                 when = max(when, known)
-            found = self._made_of[text] = self._line(text, operands, when)
-        return found
+            line = self._made_of[text] = self._line(text, operands, when)
+        return line
 
     def source(self, graph: Graph) -> str:
         """The function that makes ``graph``, or None where a guard fails, in two halves."""
         result = self._made(graph).name
-        wanted, live = {result}, []
+        needed, live = {result}, []
         for line in reversed(self.lines):
-            if not line.name or line.name in wanted:
-                wanted.update(line.needs)
+            if not line.name or line.name in needed:
+                needed.update(line.needs)
                 live.append(line)
         live.reverse()
         late = {name for line in live if line.when == LATE for name in line.needs} | {result}

@@ -70,10 +70,10 @@ class Tensor:
     @property
     def storage(self) -> Tensor:
         """The tensor that holds the memory: itself, or what it is a view of in the end."""
-        found = self
-        while found.base is not None:
-            found = found.base
-        return found
+        base = self
+        while base.base is not None:
+            base = base.base
+        return base
 
     @property
     def depth(self) -> int:

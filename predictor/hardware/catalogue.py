@@ -64,14 +64,14 @@ class Catalogue(Generic[Spec]):
     def listed(self, field: str) -> Mapping[str, str]:
         """Name -> id, from the one-line lists ``field`` of every file; parsing whole files would slow every start."""
         if field not in self._lists:
-            found: dict[str, str] = {}
+            names_of_files: dict[str, str] = {}
             for path in sorted(self.folder.glob("*.yaml")):
                 with path.open(encoding="utf-8") as file:
                     for line, _ in zip(file, range(4), strict=False):
                         if line.startswith(f"{field}:"):
                             names = line.removeprefix(f"{field}:").strip().strip("[]").split(",")
-                            found.update((name.strip().lower(), path.stem) for name in names if name.strip())
-            self._lists[field] = found
+                            names_of_files.update((name.strip().lower(), path.stem) for name in names if name.strip())
+            self._lists[field] = names_of_files
         return self._lists[field]
 
     def load(self, name_or_path: str | Path, expected: str | None = None) -> Spec:
@@ -132,8 +132,8 @@ class Document:
     def _mapping(self, text: str, such_as: str) -> dict[Any, Any]:
         loaded = parse_yaml(text, self.named)
         if not isinstance(loaded, dict):
-            found = "nothing" if loaded is None else type(loaded).__name__
-            raise SpecError(f"{self.named}: expected fields such as '{such_as}', found {found}")
+            kind = "nothing" if loaded is None else type(loaded).__name__
+            raise SpecError(f"{self.named}: expected fields such as '{such_as}', found {kind}")
         return loaded
 
     def entry(self, field: str, raw: object) -> object:
@@ -155,16 +155,16 @@ class Document:
         if value is None:
             return None
         try:
-            found = parse_quantity(str(value), dimension)
+            quantity = parse_quantity(str(value), dimension)
         except RequestError as error:
             self.problems.append(f"{field}: {error}")
             return None
         low, high = _limits(dimension)
-        if not low <= found <= high:
+        if not low <= quantity <= high:
             shown = " to ".join(_RANGES[dimension])
             self.problems.append(f"{field}: {str(value)!r} is out of range: expected {shown}")
             return None
-        return found
+        return quantity
 
     def quantity(self, field: str, dimension: str, required: bool) -> Any:
         """The number of a field of the file, an int where it counts something; None where it is absent or wrong."""

@@ -337,8 +337,8 @@ def _check_generation(document: Document, vendor: str, architecture: str, capabi
     elif vendor and vendor != of_vendor:
         document.problems.append(f"vendor is {vendor!r}: expected {of_vendor}, whose architecture {architecture} is")
     elif capability and majors and capability.split(".")[0] not in majors:
-        wanted = " or ".join(f"{major}.x" for major in majors)
-        document.problems.append(f"compute_capability is {capability!r}: expected {wanted} of {architecture}")
+        expected = " or ".join(f"{major}.x" for major in majors)
+        document.problems.append(f"compute_capability is {capability!r}: expected {expected} of {architecture}")
 
 
 def _peaks(document: Document) -> Iterator[tuple[tuple[str, str], float]]:

@@ -77,12 +77,12 @@ def boards_called(
         return ()
     alike: list[str] = []
     usual: list[str] = []
-    for board, own in names.items():
-        said = [spelling(one) for one in own]
-        if all(one.called != asked.called for one in said):
+    for board, spellings in names.items():
+        said = [spelling(name) for name in spellings]
+        if all(said_name.called != asked.called for said_name in said):
             continue
-        forms = frozenset[str]().union(*(one.forms for one in said))
+        forms = frozenset[str]().union(*(said_name.forms for said_name in said))
         if asked.fits(forms, *memory_of(board)):
             alike.append(board)
-            usual += [board] * any(one == Spelling(asked.called) for one in said)
+            usual += [board] * any(said_name == Spelling(asked.called) for said_name in said)
     return tuple(usual) if len(usual) == 1 and not asked.forms else tuple(sorted(alike))

@@ -127,8 +127,8 @@ class SystemSpec:
             sizes = range(per_node, max(0, -(-total // (_MOST_NODES * least)) - 1), -1)
             return [n for n in sizes if total % n == 0 and all(g % n == 0 or n % g == 0 for g in groups)]
 
-        found = parts(total, groups)
-        if not found:
+        divided = parts(total, groups)
+        if not divided:
             inner = sorted({g for g in groups if 1 < g < total})
             step = max(inner, default=1)
             near = [n for n in range(step, total + per_node + 1, step) if n <= per_node or parts(n, [*inner, n])]
@@ -138,9 +138,9 @@ class SystemSpec:
                 f"{total} GPUs{of}: no equal part of nodes of {per_node} ({entire.id}) holds them; nearest that fit:"
                 f" {fit} GPUs"
             )
-        if found[0] == per_node:
+        if divided[0] == per_node:
             return entire
-        part = next((n for n in found if all(g % n == 0 or n % g == 0 for g in better)), found[0])
+        part = next((n for n in divided if all(g % n == 0 or n % g == 0 for g in better)), divided[0])
         cards = None if entire.nics_per_node is None else max(1, entire.nics_per_node * part // per_node)
         return replace(entire, gpus_per_node=part, nics_per_node=cards, whole=entire)
 
@@ -264,13 +264,13 @@ def _by_ranks(document: Document, link: str | None) -> dict[int, float]:
     if not isinstance(table, dict) or (table and link != "mesh"):
         document.problems.append("by_ranks: expected a mapping such as {2: ..., 4: ...}, for link mesh alone")
         return {}
-    found: dict[int, float] = {}
+    by_ranks: dict[int, float] = {}
     for ranks, raw in table.items():
         if not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 2:
             document.problems.append(f"by_ranks.{ranks}: expected a number of GPUs from 2 on")
         elif (value := document.number(f"by_ranks.{ranks}", raw, "bandwidth")) is not None:
-            found[ranks] = value
-    return found
+            by_ranks[ranks] = value
+    return by_ranks
 
 
 _CATALOGUE = Catalogue("system", SYSTEM_DIR, parse_system)

@@ -145,7 +145,12 @@ class Elementwise(StreamingOp):
     def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Elementwise:
         """Its outputs, and what the rank has of the operands beside the full-size ones."""
         out = outputs[0]
-        elements, extra, again, stride = out.share(self.elements), self.extra_bytes, self.again_bytes, self.stride_bytes
+        elements, extra, reread, stride = (
+            out.share(self.elements),
+            self.extra_bytes,
+            self.again_bytes,
+            self.stride_bytes,
+        )
         if extra or stride:
             full = FUNCTIONS[self.fn][0] if self.inputs < 0 else self.inputs
             beside = inputs[full:] if extra else ()
@@ -156,12 +161,12 @@ class Elementwise(StreamingOp):
             else:  # something that grows with the result
                 missing = extra * (1.0 - elements / self.elements)
             extra -= missing
-            if again:
-                again -= out.whole.nbytes - out.local.nbytes - missing
+            if reread:
+                reread -= out.whole.nbytes - out.local.nbytes - missing
             if stride and len(inputs) > 1:
                 stride *= inputs[1].local.elements / inputs[1].whole.elements
         return Elementwise(
-            self.dtype, self.fn, elements, self.inputs, extra, self.in_dtype, self.chain_flops, self.grad, again,
+            self.dtype, self.fn, elements, self.inputs, extra, self.in_dtype, self.chain_flops, self.grad, reread,
             self.reuse_bytes, stride,
         )  # fmt: skip
 

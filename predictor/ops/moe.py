@@ -69,8 +69,8 @@ class MoE(Op):
         """Rows of the GPU whose experts are the busiest over those of the mean: 1 where all are picked alike."""
         if self.ep == 1 or self.distribution == RANDOM or not drawn(self.distribution):
             return 1.0
-        own = float(inclusion(self.distribution, self.experts, self.top_k, self.ep).sum())
-        return max(1.0, own * self.ep / self.top_k)
+        busiest = float(inclusion(self.distribution, self.experts, self.top_k, self.ep).sum())
+        return max(1.0, busiest * self.ep / self.top_k)
 
     def received(self) -> MoE:
         """This layer as the kernels of a GPU see it which was ``dispatched`` its tokens: as many experts as it has, and

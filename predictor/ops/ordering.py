@@ -46,8 +46,8 @@ class Index(PlainElementwise):
     @property
     def read_bytes(self) -> float:
         rows = min(self.rows, self.table) if self.kind == "gather" else self.rows
-        again = min(self.rows, self.table) if self.kind == "scatter_add" else 0
-        return (rows + again) * self.width * self.itemsize + self.rows * _INDEX_BYTES
+        reread = min(self.rows, self.table) if self.kind == "scatter_add" else 0
+        return (rows + reread) * self.width * self.itemsize + self.rows * _INDEX_BYTES
 
     @property
     def write_bytes(self) -> float:

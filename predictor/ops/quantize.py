@@ -54,8 +54,8 @@ class Quantize(StreamingOp):
 
     @property
     def write_bytes(self) -> float:
-        found = 0 if self.kind == "cast" else self.scales * SCALE_BYTES
-        return found + (0.0 if self.kind == "scale" else self.rows * self.cols * self.itemsize)
+        scale_bytes = 0 if self.kind == "cast" else self.scales * SCALE_BYTES
+        return scale_bytes + (0.0 if self.kind == "scale" else self.rows * self.cols * self.itemsize)
 
     def flops(self) -> float:
         """A magnitude and a maximum an element to find the scale; a product and a rounding to apply it."""

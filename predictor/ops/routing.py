@@ -66,12 +66,12 @@ class Loads:
         """Loads of n layers from those of some of them: (positions, their loads), together all of the n."""
         every = list(parts)
         order = np.argsort(np.concatenate([at for at, _ in every]))
-        loads = [own for _, own in every]
+        loads = [load for _, load in every]
         return Loads(
-            np.concatenate([own.rows for own in loads])[order],
-            np.concatenate([own.active for own in loads])[order],
-            np.concatenate([own.busiest for own in loads])[order],
-            np.concatenate([own.blocks for own in loads])[order],
+            np.concatenate([load.rows for load in loads])[order],
+            np.concatenate([load.active for load in loads])[order],
+            np.concatenate([load.busiest for load in loads])[order],
+            np.concatenate([load.blocks for load in loads])[order],
         )
 
 
@@ -113,7 +113,10 @@ def inclusion(distribution: str, experts: int, top_k: int, ep: int = 1) -> Float
     shares = np.array(shares_of(distribution))
     chances = np.minimum(shares / shares.sum() * top_k, 1.0)
     local = max(1, experts // ep)
-    return max((chances[i : i + local] for i in range(0, experts, local)), key=lambda own: float(own.sum()))
+    return max(
+        (chances[i : i + local] for i in range(0, experts, local)),
+        key=lambda chances_of_rank: float(chances_of_rank.sum()),
+    )
 
 
 def _first_to_ring(rates: FloatArray, top_k: int) -> FloatArray:

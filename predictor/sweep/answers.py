@@ -52,7 +52,7 @@ def _fill(runs: list[tuple[Row, Run]]) -> None:
     if not runs:
         return
     try:
-        found = [_numbers(each.summary()) for each in forecasts([run for _, run in runs])]
+        answers = [_numbers(each.summary()) for each in forecasts([run for _, run in runs])]
     except Exception as error:
         if len(runs) == 1:
             runs[0][0]["note"] = _reason(error)
@@ -60,7 +60,7 @@ def _fill(runs: list[tuple[Row, Run]]) -> None:
         _fill(runs[: len(runs) // 2])
         _fill(runs[len(runs) // 2 :])
         return
-    for (row, _), numbers in zip(runs, found, strict=True):
+    for (row, _), numbers in zip(runs, answers, strict=True):
         row |= {name: value for name, value in numbers.items() if name not in row or row[name] is None}
 
 
@@ -69,22 +69,22 @@ def _reason(error: Exception) -> str:
     return text if isinstance(error, TilecastError) else f"{FAILED}{type(error).__name__}: {text}"
 
 
-def _numbers(found: Prediction) -> Row:
+def _numbers(prediction: Prediction) -> Row:
     """The words that were left to their defaults, and the answer; times in milliseconds."""
-    work = found.workload
-    phases = {f"{name}_ms": seconds * 1e3 for name, seconds in found.phases_s.items()}
+    work = prediction.workload
+    phases = {f"{name}_ms": seconds * 1e3 for name, seconds in prediction.phases_s.items()}
     return {
         **{name: getattr(work, name) for name in FILLED},
         "num_gpus": work.parallelism.num_gpus,
-        "latency_ms": found.latency_ms,
-        "mfu": found.mfu,
-        "tokens_per_s": found.tokens_per_s,
-        "tokens_per_s_per_gpu": found.tokens_per_s_per_gpu,
-        "unit": found.unit,
-        "units_per_s": found.units_per_s,
-        "memory_gib": found.memory.total / 2**30,
-        "fits": found.memory.fits,
-        "gpu_busy_ms": found.gpu_busy_s * 1e3,
-        "between_kernels_ms": found.between_kernels_s * 1e3,
+        "latency_ms": prediction.latency_ms,
+        "mfu": prediction.mfu,
+        "tokens_per_s": prediction.tokens_per_s,
+        "tokens_per_s_per_gpu": prediction.tokens_per_s_per_gpu,
+        "unit": prediction.unit,
+        "units_per_s": prediction.units_per_s,
+        "memory_gib": prediction.memory.total / 2**30,
+        "fits": prediction.memory.fits,
+        "gpu_busy_ms": prediction.gpu_busy_s * 1e3,
+        "between_kernels_ms": prediction.between_kernels_s * 1e3,
         **{name: value for name, value in phases.items() if name in ANSWERS},
     }

@@ -35,15 +35,15 @@ Stamp = tuple[int, int, int, int]
 def code_digest() -> str:
     """The hash of all files of the package and of the versions of what it computes with."""
     package = Path(__file__).resolve().parent.parent
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted(path for path in package.rglob("*") if path.suffix in _CODE and path.is_file()):
-        found.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
+        digest.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
     for name in _PACKAGES:
         try:
-            found.update(f"{name} {metadata.version(name)}\0".encode())
+            digest.update(f"{name} {metadata.version(name)}\0".encode())
         except metadata.PackageNotFoundError:
             continue
-    return found.hexdigest()
+    return digest.hexdigest()
 
 
 class Inputs:
@@ -89,14 +89,16 @@ class Inputs:
         if not isinstance(value, str):
             return ()
         if (word, value) not in self._of_word:
-            found: dict[Path, None] = {}
+            paths: dict[Path, None] = {}
             for path in _named(value, Path()):
                 if path.is_dir():
-                    inside = [one for pattern in _OF_A_FOLDER for one in path.glob(pattern)] if word == "model" else []
-                    found.update(dict.fromkeys(sorted(inside)))
+                    inside = (
+                        [file for pattern in _OF_A_FOLDER for file in path.glob(pattern)] if word == "model" else []
+                    )
+                    paths.update(dict.fromkeys(sorted(inside)))
                 else:
-                    _closure(path, found)
-            self._of_word[word, value] = tuple(found)
+                    _closure(path, paths)
+            self._of_word[word, value] = tuple(paths)
         return self._of_word[word, value]
 
 
@@ -112,27 +114,27 @@ def _named(text: str, folder: Path) -> Iterator[Path]:
             continue
 
 
-def _closure(path: Path, found: dict[Path, None]) -> None:
+def _closure(path: Path, paths: dict[Path, None]) -> None:
     """Add a file, and what it names in turn: modules that Python code imports from beside it, files of a YAML, the
     quantization beside a config.json."""
-    if path in found or not path.is_file():
+    if path in paths or not path.is_file():
         return
-    found[path] = None
+    paths[path] = None
     if path.suffix == ".py":
         for name in _imported(path):
             beside = path.parent.joinpath(*name.split("."))
-            for one in (beside.with_suffix(".py"), *(sorted(beside.glob("**/*.py")) if beside.is_dir() else ())):
-                _closure(one, found)
+            for imported in (beside.with_suffix(".py"), *(sorted(beside.glob("**/*.py")) if beside.is_dir() else ())):
+                _closure(imported, paths)
     elif path.suffix in (".yaml", ".yml"):
         try:
             words = set(re.findall(r"[^\s\"'\[\]{},]+", path.read_text(encoding="utf-8")))
         except (OSError, ValueError):
             return
         for word in sorted(words):
-            for one in (*_named(word, path.parent), *_named(word, Path())):
-                _closure(one, found)
+            for imported in (*_named(word, path.parent), *_named(word, Path())):
+                _closure(imported, paths)
     elif path.name.endswith("config.json"):
-        _closure(path.with_name(path.name.removesuffix("config.json") + "hf_quant_config.json"), found)
+        _closure(path.with_name(path.name.removesuffix("config.json") + "hf_quant_config.json"), paths)
 
 
 def _imported(path: Path) -> list[str]:

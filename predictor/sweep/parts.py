@@ -136,14 +136,14 @@ class Parts:
 
     def outdated(self) -> int:
         """Points of parts that are there and follow from other inputs: a board, a model, a set or code of before."""
-        found = 0
+        outdated = 0
         for number in self.numbers:
             try:
                 there = json.loads(self._path(number).read_bytes())
-                found += len(self.points(number)) * (there["key"] != self._keys[number])
+                outdated += len(self.points(number)) * (there["key"] != self._keys[number])
             except (OSError, ValueError, KeyError, TypeError):
                 continue
-        return found
+        return outdated
 
     def write(self, number: int, rows: Sequence[Row]) -> None:
         """Keep the rows of a part. Raises OSError (a full disk), and RequestError where an input changed; then

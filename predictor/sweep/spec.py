@@ -97,14 +97,14 @@ def _entries(given: Any, name: str, where: str) -> Sequence[Mapping[str, Any]]:
 
 def _axes(words: Mapping[str, Any], where: str) -> dict[str, list[Any]]:
     """Word -> its values; a list of its values is what it says, a single value a list of one."""
-    found: dict[str, list[Any]] = {}
+    axes: dict[str, list[Any]] = {}
     known = [name for name, option in OPTIONS.items() if option.row.swept]
     for key, given in words.items():
         name = str(key).replace("-", "_")
         if name not in known:
             raise SpecError(f"{where}: {unknown_name('word', str(key), (*known, *_SECTIONS), 'a word of `predict`')}")
         numbers = OPTIONS[name].takes_numbers  # a list of them is one value, and an axis a list of lists
-        if name in found:
+        if name in axes:
             raise SpecError(f"{where}: {name} stands twice; expected once")
         several = isinstance(given, list) and (not numbers or any(isinstance(each, list) for each in given))
         values = given if several else [given]
@@ -114,8 +114,8 @@ def _axes(words: Mapping[str, Any], where: str) -> dict[str, list[Any]]:
             plain = value is None or isinstance(value, (str, int, float, bool))
             if not plain and not (numbers and isinstance(value, list)):
                 raise SpecError(f"{where}: {key}: {str(value)[:60]!r}; expected plain values, or a list of them")
-        found[name] = list(values)
-    return found
+        axes[name] = list(values)
+    return axes
 
 
 def _products(blocks: Sequence[Mapping[str, list[Any]]]) -> Iterator[Point]:

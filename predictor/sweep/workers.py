@@ -71,8 +71,8 @@ def in_processes(tasks: Sequence[Task], artifacts: str | None, jobs: int) -> Row
     left = {task.number: task for task in tasks}
     tried: Counter[int] = Counter()
     while ready := [task for task in left.values() if tried[task.number] < TRIES]:
-        with contextlib.closing(_until_one_dies(ready, artifacts, jobs, tried)) as found:
-            for number, rows in found:
+        with contextlib.closing(_until_one_dies(ready, artifacts, jobs, tried)) as finished:
+            for number, rows in finished:
                 del left[number]
                 yield number, rows
     for task in left.values():
@@ -122,8 +122,8 @@ def _alone(task: Task, artifacts: str | None) -> list[Row]:
     pool = _pool(1)
     try:
         with _unheard():
-            one = pool.submit(answer, task.points, task.first, artifacts)
-        return one.result()
+            future = pool.submit(answer, task.points, task.first, artifacts)
+        return future.result()
     except BrokenProcessPool:
         if not task.points:
             raise TilecastError("workers end before they do anything; expected --jobs 1, or more memory") from None
@@ -141,8 +141,8 @@ def _halves(task: Task, run: Callable[[Task], list[Row]]) -> list[Row]:
     middle = len(task.points) // 2
     first = Task(task.number, task.points[:middle], task.first)
     second = Task(task.number, task.points[middle:], task.first + middle)
-    found: list[Row] = [*run(first), *run(second)]
-    return found
+    rows: list[Row] = [*run(first), *run(second)]
+    return rows
 
 
 # --------------------------------------------------------------------------------------------------------------- ray

@@ -22,23 +22,25 @@ def error_bars(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
     left, width, step, top = 330.0, 480.0, 20.0, 40.0
     longest = max([float(row.get("p90_ape_pct") or row["median_ape_pct"]) for row in known], default=0.0) or 1.0
     height = top + step * len(known) + 40
-    found = [_text(title, 8, 20, "start")]
+    elements = [_text(title, 8, 20, "start")]
     for value in _round(longest):
         x = left + value / longest * width
-        found.append(f'<line class="g" x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{height - 36:.1f}"/>')
-        found.append(_text(f"{value:g} %", x, height - 20, "middle", quiet=True))
+        elements.append(f'<line class="g" x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{height - 36:.1f}"/>')
+        elements.append(_text(f"{value:g} %", x, height - 20, "middle", quiet=True))
     for i, row in enumerate(known):
         y, median = top + i * step, float(row["median_ape_pct"]) / longest * width
         far = float(row.get("p90_ape_pct") or row["median_ape_pct"]) / longest * width
-        found.append(_text(f"{place(row)} ({int(row['n']):,})", left - 8, y + 14, "end"))
-        found.append(f'<rect x="{left}" y="{y + 3:.1f}" width="{median:.1f}" height="13" fill="#1f66b8"/>')
-        found.append(
+        elements.append(_text(f"{place(row)} ({int(row['n']):,})", left - 8, y + 14, "end"))
+        elements.append(f'<rect x="{left}" y="{y + 3:.1f}" width="{median:.1f}" height="13" fill="#1f66b8"/>')
+        elements.append(
             f'<line x1="{left + median:.1f}" x2="{left + far:.1f}" y1="{y + 9.5:.1f}" y2="{y + 9.5:.1f}"'
             ' stroke="#1a1d21"/>'
         )
-        found.append(_text(f"{float(row['median_ape_pct']):.3g} %", left + far + 6, y + 14, "start"))
-    found.append(_text("bar: median error; line: to the 90th percentile; (rows)", 8, height - 4, "start", quiet=True))
-    return _svg(left + width + 90, height, found)
+        elements.append(_text(f"{float(row['median_ape_pct']):.3g} %", left + far + 6, y + 14, "start"))
+    elements.append(
+        _text("bar: median error; line: to the 90th percentile; (rows)", 8, height - 4, "start", quiet=True)
+    )
+    return _svg(left + width + 90, height, elements)
 
 
 def _round(longest: float) -> list[float]:
@@ -60,21 +62,21 @@ def scatter(title: str, measured_ms: Sequence[float], predicted_ms: Sequence[flo
     def at(value: float) -> float:
         return (math.log10(value) - low) / (high - low) * side
 
-    found = [_text(title, 8, 20, "start")]
+    elements = [_text(title, 8, 20, "start")]
     for power in range(low, high + 1):
         x, y, label = left + at(10.0**power), top + side - at(10.0**power), f"{10.0**power:g}"
-        found.append(f'<line class="g" x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{top + side}"/>')
-        found.append(f'<line class="g" x1="{left}" x2="{left + side}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        found.append(_text(label, x, top + side + 18, "middle", quiet=True))
-        found.append(_text(label, left - 8, y + 4, "end", quiet=True))
-    found += [
+        elements.append(f'<line class="g" x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{top + side}"/>')
+        elements.append(f'<line class="g" x1="{left}" x2="{left + side}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        elements.append(_text(label, x, top + side + 18, "middle", quiet=True))
+        elements.append(_text(label, left - 8, y + 4, "end", quiet=True))
+    elements += [
         f'<circle cx="{left + at(m):.1f}" cy="{top + side - at(p):.1f}" r="2.5" fill="#1f66b8" fill-opacity=".45"/>'
         for m, p in pairs
     ]
-    found.append(f'<line x1="{left}" x2="{left + side}" y1="{top + side}" y2="{top}" stroke="#1a1d21"/>')
-    found.append(_text("measured, ms", left + side / 2, top + side + 38, "middle"))
-    found.append(_text("forecast, ms", 16, top + side / 2, "middle", turned=True))
-    return _svg(left + side + 30, top + side + 50, found)
+    elements.append(f'<line x1="{left}" x2="{left + side}" y1="{top + side}" y2="{top}" stroke="#1a1d21"/>')
+    elements.append(_text("measured, ms", left + side / 2, top + side + 38, "middle"))
+    elements.append(_text("forecast, ms", 16, top + side / 2, "middle", turned=True))
+    return _svg(left + side + 30, top + side + 50, elements)
 
 
 def _text(words: str, x: float, y: float, anchor: str, quiet: bool = False, turned: bool = False) -> str:

@@ -43,7 +43,7 @@ def keep(record: Record) -> Path:
 
 def pending() -> list[tuple[Path, Record]]:
     """Runs kept on this machine, the oldest first."""
-    found = []
+    records = []
     for path in sorted((state_folder() / "pending").glob(f"[!.]*/{PENDING}")):
         known = {entry.name for entry in fields(Record)}
         try:
@@ -52,8 +52,8 @@ def pending() -> list[tuple[Path, Record]]:
             record.files = [str(path.parent / name) for name in record.files]
         except TypeError as error:
             raise SpecError(f"{path}: expected a run that was kept here ({error}); remove its folder") from None
-        found.append((path.parent, record))
-    return found
+        records.append((path.parent, record))
+    return records
 
 
 def push_pending(uri: str | None, say: Callable[[str], None]) -> int:

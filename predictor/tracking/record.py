@@ -130,13 +130,13 @@ def flat(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     >>> flat({"a": {"b": 1}, "c": 2})
     {'a.b': 1, 'c': 2}
     """
-    found: dict[str, Any] = {}
+    flattened: dict[str, Any] = {}
     for key, value in document.items():
         if isinstance(value, Mapping):
-            found |= flat(value, f"{prefix}{key}.")
+            flattened |= flat(value, f"{prefix}{key}.")
         else:
-            found[f"{prefix}{key}"] = value
-    return found
+            flattened[f"{prefix}{key}"] = value
+    return flattened
 
 
 def _name(text: str) -> str:
@@ -146,13 +146,13 @@ def _name(text: str) -> str:
 
 def versions() -> dict[str, str]:
     """Tilecast, Python, and the packages of a fit that are installed."""
-    found = {"tilecast": __version__, "python": platform.python_version()}
+    packages = {"tilecast": __version__, "python": platform.python_version()}
     for name in PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            packages[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return packages
 
 
 def git_commit() -> str:

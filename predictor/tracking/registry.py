@@ -25,11 +25,13 @@ def fetch(name: str, uri: str | None = None) -> Path:
     exceptions: Any = importlib.import_module("mlflow.exceptions")
     try:
         client = client_of(store)
-        found = client.get_model_version_by_alias(model, stage) if stage else client.get_model_version(model, version)
-        digest = hashlib.sha256(f"{store} {found.run_id}".encode()).hexdigest()[:12]
-        place = state_folder() / "models" / f"{model}-{found.version}-{digest}"
+        registered = (
+            client.get_model_version_by_alias(model, stage) if stage else client.get_model_version(model, version)
+        )
+        digest = hashlib.sha256(f"{store} {registered.run_id}".encode()).hexdigest()[:12]
+        place = state_folder() / "models" / f"{model}-{registered.version}-{digest}"
         if not (place / "manifest.json").is_file():
-            _download(client, found, place)
+            _download(client, registered, place)
     except exceptions.MlflowException as error:
         if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
             raise RequestError(f"no estimators at {name!r}: {first_line(error)} ({store})") from None

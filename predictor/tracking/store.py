@@ -24,18 +24,18 @@ LONGEST_DIGEST = 36  # characters of a data set's digest that MLflow takes
 
 def state_folder() -> Path:
     """Where this user's runs are kept: $TILECAST_STATE, else below $XDG_STATE_HOME, else below ~/.local/state."""
-    own = os.environ.get("TILECAST_STATE")
-    if own:
-        return Path(own)
+    folder = os.environ.get("TILECAST_STATE")
+    if folder:
+        return Path(folder)
     return user_folder("XDG_STATE_HOME", ".local", "state") / "tilecast"
 
 
 def resolve_uri(uri: str | None) -> str:
     """The store to use (see the package)."""
-    own = os.environ.get("TILECAST_TRACKING_URI")
-    if own == OFF:
-        own = None
-    return uri or own or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{state_folder() / 'mlflow.db'}"
+    chosen = os.environ.get("TILECAST_TRACKING_URI")
+    if chosen == OFF:
+        chosen = None
+    return uri or chosen or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{state_folder() / 'mlflow.db'}"
 
 
 def is_off(uri: str | None) -> bool:
@@ -116,15 +116,15 @@ def client_of(uri: str) -> Any:
 
 
 def create(client: Any, record: Record) -> str:
-    found = client.get_experiment_by_name(EXPERIMENT)
-    if found is None:
+    experiment_there = client.get_experiment_by_name(EXPERIMENT)
+    if experiment_there is None:
         place = None
         if record.uri.startswith("sqlite:///"):
             place = (Path(record.uri.removeprefix("sqlite:///")).resolve().parent / "mlartifacts").as_uri()
         kind = {"mlflow.experimentKind": "custom_model_development"}  # else the page takes it for generative AI
         experiment = client.create_experiment(EXPERIMENT, artifact_location=place, tags=kind)
     else:
-        experiment = found.experiment_id
+        experiment = experiment_there.experiment_id
     record.experiment = str(experiment)
     made = client.create_run(
         experiment, start_time=record.started_ms, tags=record.tags, run_name=record.name or record.kind

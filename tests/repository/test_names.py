@@ -17,7 +17,9 @@ EMPTY = {"found", "own", "one", "again", "wanted"}
 
 #: Folders in which no variable, argument or function has a name that says nothing.
 FINISHED = (
-    "predictor/data", "predictor/engines", "predictor/fit", "predictor/kernels", "predictor/serving",
+    "predictor/data", "predictor/engines", "predictor/files", "predictor/fit", "predictor/formats", "predictor/graph",
+    "predictor/hardware", "predictor/kernels", "predictor/ops", "predictor/search", "predictor/serving",
+    "predictor/sweep", "predictor/tracking",
 )  # fmt: skip
 
 
@@ -32,13 +34,20 @@ def classes() -> dict[str, list[str]]:
 
 
 def named(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Lines and names of all variables, arguments, functions and fields that a module makes."""
+    """Lines and names of all variables, arguments, functions and classes that a module makes, but for fields."""
+    fields = {
+        statement.target
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for statement in node.body
+        if isinstance(statement, ast.AnnAssign)
+    }
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.lineno, node.name
         elif isinstance(node, ast.arg):
             yield node.lineno, node.arg
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node not in fields:
             yield node.lineno, node.id
         elif isinstance(node, ast.MatchAs | ast.MatchStar) and node.name:
             yield node.lineno, node.name

@@ -105,12 +105,12 @@ def plan_serving(asked: ServingQuestion) -> ServingAnswer:
     """The plans for what is asked. NothingMeets, one line, where no group holds the model, or nothing meets the SLA."""
     tables = _GroupTables(asked)
     several = tables.up_to(asked.num_gpus)
-    found = _found(asked, several, asked.num_gpus)
-    if found is None or not found.best:
-        raise _nothing(asked, found, tables)
-    best = [with_rate(plan, asked.rate) for plan in found.best]
+    searched = _found(asked, several, asked.num_gpus)
+    if searched is None or not searched.best:
+        raise _nothing(asked, searched, tables)
+    best = [with_rate(plan, asked.rate) for plan in searched.best]
     entries = tuple(RankedPlan(plan, interval(plan), said) for plan, said in _simulated(asked, best)[: asked.top])
-    return ServingAnswer(asked, entries, found, tables.refused, tables.candidates, len(several))
+    return ServingAnswer(asked, entries, searched, tables.refused, tables.candidates, len(several))
 
 
 class _GroupTables:
@@ -146,19 +146,19 @@ def _found(asked: ServingQuestion, several: Sequence[GroupTimes], gpus: int) -> 
         return None
 
 
-def _nothing(asked: ServingQuestion, found: SearchedDeployments | None, tables: _GroupTables) -> NothingMeets:
+def _nothing(asked: ServingQuestion, searched: SearchedDeployments | None, tables: _GroupTables) -> NothingMeets:
     """Why there is no plan, and what would do."""
     enough = enough_gpus(
         asked.num_gpus, MOST_GPUS, tables.up_to, lambda several, gpus: _found(asked, several, gpus), asked.sla,
         asked.rate,
     )  # fmt: skip
-    if found is None:
+    if searched is None:
         line = _too_large(asked) if not tables.up_to(asked.num_gpus) else (
             f"--num-gpus {asked.num_gpus}: prefill and decode groups need more GPUs"
         )  # fmt: skip
         return NothingMeets(line, None, (), enough)
-    limits = missed(found.nearest, asked.sla, asked.rate)
-    return NothingMeets(nothing_meets(asked, found.nearest), found.nearest, limits, enough)
+    limits = missed(searched.nearest, asked.sla, asked.rate)
+    return NothingMeets(nothing_meets(asked, searched.nearest), searched.nearest, limits, enough)
 
 
 def _simulated(asked: ServingQuestion, best: list[ServingPlan]) -> list[tuple[ServingPlan, Simulated | None]]:
@@ -171,8 +171,11 @@ def _simulated(asked: ServingQuestion, best: list[ServingPlan]) -> list[tuple[Se
     rest: list[tuple[ServingPlan, Simulated | None]] = [
         (plan, None) for plan in best if not any(plan.same_layout(other) for other, _ in done)
     ]
-    late = [one for one in done if one[1] is not None and not one[1].meets(asked.sla)]
-    fine = sorted((one for one in done if one not in late), key=lambda one: order(one[0], asked.rate, asked.min_gpus))
+    late = [checked for checked in done if checked[1] is not None and not checked[1].meets(asked.sla)]
+    fine = sorted(
+        (checked for checked in done if checked not in late),
+        key=lambda checked: order(checked[0], asked.rate, asked.min_gpus),
+    )
     return [*fine, *rest, *late]
 
 
@@ -224,15 +227,15 @@ def cost_per_million(plan: ServingPlan, price: float) -> float:
 
 def margins(asked: ServingQuestion, entry: RankedPlan) -> dict[str, tuple[float, float, float] | None]:
     """What is left of each limit, as a share of it: of the forecast, and of the ends of its interval (least, most)."""
-    found: dict[str, tuple[float, float, float] | None] = {}
+    margin_of: dict[str, tuple[float, float, float] | None] = {}
     plan, ends = entry.plan, entry.interval
     for name, value, limit in (("ttft", plan.ttft_s, asked.sla.ttft_s), ("tpot", plan.tpot_s, asked.sla.tpot_s)):
         if limit == math.inf:
-            found[name] = None
+            margin_of[name] = None
             continue
         low, high = (value, value) if ends is None else getattr(ends, f"{name}_s")
-        found[name] = (1.0 - value / limit, 1.0 - high / limit, 1.0 - low / limit)
-    return found
+        margin_of[name] = (1.0 - value / limit, 1.0 - high / limit, 1.0 - low / limit)
+    return margin_of
 
 
 def best_of_each(entries: Sequence[ServingPlan]) -> tuple[ServingPlan | None, ServingPlan | None]:

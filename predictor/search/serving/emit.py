@@ -66,11 +66,11 @@ def _one(options: LaunchOptions, times: GroupTimes, concurrency: int, role: str,
         "weights": _word(options, "weights", run.work.dtype),
         "exchange": _word(options, f"exchange of {role}", _word(options, "exchange", run.work.all_to_all)),
     }  # fmt: skip
-    wanted = [*_wanted(group, run.config.experts > 0, bool(sequences), role), *_formats(options, times)]
-    lines = [options.file[word].format(**values) for word in wanted if word in options.file]
-    said = [options.options[word].format(**values) for word in wanted if word in options.options]
-    missing = [word for word in wanted if word not in options.options and word not in options.file]
-    if "exchange" in wanted and run.work.all_to_all not in options.words.get("exchange", {}):
+    words = [*_wanted(group, run.config.experts > 0, bool(sequences), role), *_formats(options, times)]
+    lines = [options.file[word].format(**values) for word in words if word in options.file]
+    said = [options.options[word].format(**values) for word in words if word in options.options]
+    missing = [word for word in words if word not in options.options and word not in options.file]
+    if "exchange" in words and run.work.all_to_all not in options.words.get("exchange", {}):
         missing.append(f"--all-to-all {run.work.all_to_all}")
     said = [option for option in said if option]
     if missing:
@@ -86,21 +86,21 @@ def _one(options: LaunchOptions, times: GroupTimes, concurrency: int, role: str,
 def _formats(options: LaunchOptions, times: GroupTimes) -> list[str]:
     """The words of number formats that the model's checkpoint does not say."""
     work, numbers = times.run.work, times.run.numbers
-    found = []
+    formats = []
     if _loads(options, times) and work.dtype_source != CHECKPOINT:
-        found = [word for word in ("dtype", "weights") if work.dtype in options.words.get(word, {})]
+        formats = [word for word in ("dtype", "weights") if work.dtype in options.words.get(word, {})]
     if work.kv_dtype_source == ASKED and numbers.kv != numbers.activation:
-        found.append("kv_dtype")
-    return found
+        formats.append("kv_dtype")
+    return formats
 
 
 def _wanted(group: Group, experts: bool, limited: bool, role: str) -> list[str]:
     """The words of a group that are not at their defaults."""
-    found = ["tp"]
-    found += [word for word in ("pp", "dp") if group.degrees[word] > 1]
+    words = ["tp"]
+    words += [word for word in ("pp", "dp") if group.degrees[word] > 1]
     if experts and group.ep > 1:
-        found += ["ep", *(["exchange"] if group.dp > 1 else [])]
-    return [*found, *["sequences"] * limited, "tokens", "context", "memory", *[role] * bool(role)]
+        words += ["ep", *(["exchange"] if group.dp > 1 else [])]
+    return [*words, *["sequences"] * limited, "tokens", "context", "memory", *[role] * bool(role)]
 
 
 def _word(options: LaunchOptions, name: str, value: str) -> str:

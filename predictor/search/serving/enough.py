@@ -52,11 +52,11 @@ class Missed:
 def missed(plan: ServingPlan, sla: Sla, rate: float = 0.0) -> tuple[Missed, ...]:
     """The limits that a plan misses, and by how much."""
     limits = {"ttft": (sla.ttft_s, plan.ttft_s), "tpot": (sla.tpot_s, plan.tpot_s)}
-    found = [Missed(name, *limits[name], limits[name][1] / limits[name][0] - 1.0)
+    misses = [Missed(name, *limits[name], limits[name][1] / limits[name][0] - 1.0)
              for name in sla.missed(plan.ttft_s, plan.tpot_s)]  # fmt: skip
     if plan.rate < rate * (1.0 - 1e-9):
-        found.append(Missed("rate", rate, plan.rate, 1.0 - plan.rate / rate))
-    return tuple(found)
+        misses.append(Missed("rate", rate, plan.rate, 1.0 - plan.rate / rate))
+    return tuple(misses)
 
 
 class NothingMeets(RequestError):
@@ -85,17 +85,17 @@ def enough_gpus(
     while count < most and time.monotonic() - begun < LONGEST_S:
         below, count = count, min(2 * count, most)
         several = tables(count)
-        found = found_on(several, count) if several else None
-        if found is None or not found.best:
+        searched = found_on(several, count) if several else None
+        if searched is None or not searched.best:
             continue
         while count - below > 1:
             middle = (below + count) // 2
             half = found_on(several, middle)
             if half is not None and half.best:
-                count, found = middle, half
+                count, searched = middle, half
             else:
                 below = middle
-        return FewestGpusToServe(count, found.best[0], count, least_of(several), "")
+        return FewestGpusToServe(count, searched.best[0], count, least_of(several), "")
     if not several:
         if count == num_gpus:
             return None

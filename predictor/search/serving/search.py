@@ -192,18 +192,18 @@ def _worth(points: _Points, rate: float, fewest: bool) -> FloatArray:
     return fast - points.gpus * 1e6 if fewest else fast
 
 
-def order(found: ServingPlan, rate: float, fewest: bool) -> tuple[float, ...]:
+def order(plan: ServingPlan, rate: float, fewest: bool) -> tuple[float, ...]:
     """What plans are sorted by, the best first."""
     if not rate:
-        return -found.rate, found.gpus, found.tpot_s
-    return (found.gpus, found.tpot_s) if fewest else (found.tpot_s, found.gpus)
+        return -plan.rate, plan.gpus, plan.tpot_s
+    return (plan.gpus, plan.tpot_s) if fewest else (plan.tpot_s, plan.gpus)
 
 
 def concurrencies(most: int) -> FloatArray:
     """Those that are looked at, up to ``most``, whole numbers."""
     far = np.geomspace(EVERY, 2.0**20, BEYOND)
-    found = {*range(1, min(most, EVERY) + 1), *(int(n) for n in far if n <= most), most}
-    return np.array(sorted(found), dtype=np.float64)
+    levels = {*range(1, min(most, EVERY) + 1), *(int(n) for n in far if n <= most), most}
+    return np.array(sorted(levels), dtype=np.float64)
 
 
 def _together(several: Iterable[GroupTimes], gpus: int, rate: float) -> Iterable[_Points]:
@@ -231,9 +231,9 @@ def _apart(several: Sequence[GroupTimes], gpus: int, rate: float, sla: Sla) -> l
 
 def _pair(prompts: GroupTimes, decodes: GroupTimes, hand_over: float, gpus: int, rate: float, sla: Sla) -> _Points:
     """One pair of groups: of each concurrency the numbers of both that serve most, where the slower side decides."""
-    reached, one = prefill_rate(prompts)
-    spare = sla.ttft_s - one - hand_over
-    highest = min(FULL, 2.0 * spare / (2.0 * spare + one)) if spare < math.inf else FULL
+    reached, prompt_s = prefill_rate(prompts)
+    spare = sla.ttft_s - prompt_s - hand_over
+    highest = min(FULL, 2.0 * spare / (2.0 * spare + prompt_s)) if spare < math.inf else FULL
     reach = reached * max(highest, 1e-3)  # where the TTFT cannot be met, a point to be near to
     c = concurrencies(decodes.most)
     _, each = decode_alone(decodes, c)
@@ -252,7 +252,7 @@ def _pair(prompts: GroupTimes, decodes: GroupTimes, hand_over: float, gpus: int,
         total = np.where(better, served, total)
     load = total / (best * reached)
     waits = np.minimum(load, FULL)
-    ttft = one + hand_over + one * waits / (2.0 * (1.0 - waits))
+    ttft = prompt_s + hand_over + prompt_s * waits / (2.0 * (1.0 - waits))
     used = np.where(replicas * each > total * (1.0 + 1e-12), decodes_for(decodes, total / replicas), c)
     steady = Steady(np.ceil(used), ttft, decodes.decode(used), total / replicas, used, np.zeros(len(c)))
     return _Points(decodes, replicas, steady, prompts, best, load, hand_over)
@@ -260,20 +260,20 @@ def _pair(prompts: GroupTimes, decodes: GroupTimes, hand_over: float, gpus: int,
 
 def _worth_prompts(several: Sequence[GroupTimes]) -> list[GroupTimes]:
     """The groups for prompts that no other one of their engine beats in GPUs, prompts/s a GPU and seconds of one."""
-    found = []
+    useful = []
     known = [(times, *prefill_rate(times)) for times in several]
-    for times, rate, one in known:
+    for times, rate, prompt_s in known:
         group = times.group
         better = [
             other
             for other, its_rate, its_one in known
             if other is not times and other.group.execution == group.execution and other.group.gpus <= group.gpus
-            and its_rate / other.group.gpus >= rate / group.gpus and its_one <= one
-            and (other.group.gpus, its_rate, its_one) != (group.gpus, rate, one)
+            and its_rate / other.group.gpus >= rate / group.gpus and its_one <= prompt_s
+            and (other.group.gpus, its_rate, its_one) != (group.gpus, rate, prompt_s)
         ]  # fmt: skip
         if not better:
-            found.append(times)
-    return found
+            useful.append(times)
+    return useful
 
 
 def decodes_for(times: GroupTimes, rate: FloatArray) -> FloatArray:
@@ -304,35 +304,35 @@ def _frontier(layouts: Sequence[_Points], sla: Sla) -> tuple[ServingPlan, ...]:
     return tuple(front)
 
 
-def at_concurrency(found: ServingPlan, concurrency: int) -> ServingPlan:
+def at_concurrency(plan: ServingPlan, concurrency: int) -> ServingPlan:
     """The same plan with another number of requests at a time in each (decoding) group."""
-    times, c = found.times, np.array([float(concurrency)])
-    if found.prefill is None:
+    times, c = plan.times, np.array([float(concurrency)])
+    if plan.prefill is None:
         steady = closed_loop(times, c)
         return replace(
-            found, concurrency=concurrency, ttft_s=float(steady.ttft_s[0]), tpot_s=float(steady.tpot_s[0]),
-            rate=float(steady.rate[0] * found.replicas), mixed=float(steady.mixed[0]),
+            plan, concurrency=concurrency, ttft_s=float(steady.ttft_s[0]), tpot_s=float(steady.tpot_s[0]),
+            rate=float(steady.rate[0] * plan.replicas), mixed=float(steady.mixed[0]),
             decoding=float(steady.decoding[0]),
         )  # fmt: skip
     tpot, each = decode_alone(times, c)
-    rate = min(found.rate, float(each[0]) * found.replicas)
-    reached, one = prefill_rate(found.prefill)
-    load = min(rate / (reached * found.prefill_replicas), FULL)
-    ttft = one + found.hand_over_s + one * load / (2.0 * (1.0 - load))
+    rate = min(plan.rate, float(each[0]) * plan.replicas)
+    reached, prompt_s = prefill_rate(plan.prefill)
+    load = min(rate / (reached * plan.prefill_replicas), FULL)
+    ttft = prompt_s + plan.hand_over_s + prompt_s * load / (2.0 * (1.0 - load))
     return replace(
-        found, concurrency=concurrency, decoding=float(concurrency), ttft_s=ttft, tpot_s=float(tpot[0]), rate=rate,
+        plan, concurrency=concurrency, decoding=float(concurrency), ttft_s=ttft, tpot_s=float(tpot[0]), rate=rate,
         load=load,
     )  # fmt: skip
 
 
-def with_rate(found: ServingPlan, rate: float) -> ServingPlan:
+def with_rate(plan: ServingPlan, rate: float) -> ServingPlan:
     """The deployment where ``rate`` requests/s come, fewer than it could serve: as many at a time as that takes."""
-    if not rate or found.prefill is not None or found.rate <= rate:
-        return found
-    steady = closed_loop(found.times, concurrencies(found.concurrency))
-    enough = np.flatnonzero(steady.rate * found.replicas >= rate * (1.0 - 1e-9))
+    if not rate or plan.prefill is not None or plan.rate <= rate:
+        return plan
+    steady = closed_loop(plan.times, concurrencies(plan.concurrency))
+    enough = np.flatnonzero(steady.rate * plan.replicas >= rate * (1.0 - 1e-9))
     i = int(enough[0])
     return replace(
-        found, concurrency=int(steady.concurrency[i]), ttft_s=float(steady.ttft_s[i]), tpot_s=float(steady.tpot_s[i]),
-        rate=float(steady.rate[i] * found.replicas), mixed=float(steady.mixed[i]), decoding=float(steady.decoding[i]),
+        plan, concurrency=int(steady.concurrency[i]), ttft_s=float(steady.ttft_s[i]), tpot_s=float(steady.tpot_s[i]),
+        rate=float(steady.rate[i] * plan.replicas), mixed=float(steady.mixed[i]), decoding=float(steady.decoding[i]),
     )  # fmt: skip

@@ -61,15 +61,15 @@ class Simulation:
 
     def settled(self, plan: ServingPlan) -> tuple[ServingPlan, Simulated | None]:
         """The plan with its simulation; with fewer requests at a time where that misses the SLA by a little."""
-        found = self.of(plan)
+        simulated = self.of(plan)
         for _ in range(RETRIES):
-            if found is None or found.meets(self.sla) or plan.concurrency <= plan.group.dp:
+            if simulated is None or simulated.meets(self.sla) or plan.concurrency <= plan.group.dp:
                 break
-            over = max(found.ttft_s / self.sla.ttft_s, found.tpot_s / self.sla.tpot_s)
+            over = max(simulated.ttft_s / self.sla.ttft_s, simulated.tpot_s / self.sla.tpot_s)
             fewer = min(plan.concurrency - 1, int(plan.concurrency * max(0.7, 0.995 / over)))
             plan = at_concurrency(plan, fewer)
-            found = self.of(plan)
-        return plan, found
+            simulated = self.of(plan)
+        return plan, simulated
 
     def _together(self, plan: ServingPlan) -> Simulated:
         each = plan.concurrency
@@ -112,10 +112,10 @@ def _run(times: GroupTimes) -> Run:
 
 def _closed(times: GroupTimes, each: int) -> Traffic:
     """``each`` requests at a time; the first of them at all points of their output."""
-    found = _traffic(times, each * (1 + ROUNDS), times.osl, np.zeros(0), each)
+    traffic = _traffic(times, each * (1 + ROUNDS), times.osl, np.zeros(0), each)
     share = (np.arange(each) + 0.5) / each
-    found.output_tokens[:each] = np.maximum(min(2, times.osl), np.round(share * times.osl)).astype(np.int64)
-    return found
+    traffic.output_tokens[:each] = np.maximum(min(2, times.osl), np.round(share * times.osl)).astype(np.int64)
+    return traffic
 
 
 def _traffic(times: GroupTimes, count: int, osl: int, at_s: FloatArray, concurrency: int = 0) -> Traffic:

@@ -52,12 +52,12 @@ class Group:
 
 def serving_engines() -> tuple[str, ...]:
     """Executions whose scheduler is known."""
-    found = []
+    names = []
     for name in engines.names():
         release = engines.engine(name).vintage()
         if engines.engine(name).samples and release is not None and release.scheduler is not None:
-            found.append(name)
-    return tuple(found)
+            names.append(name)
+    return tuple(names)
 
 
 def runs_of_groups(
@@ -68,7 +68,7 @@ def runs_of_groups(
 
     Raises RequestError where not one can be.
     """
-    found: list[tuple[Group, Run]] = []
+    runs: list[tuple[Group, Run]] = []
     refused: dict[str, str] = {}
     known: dict[str, Any] = {}
     for group in _groups(asked, executions, most_gpus):
@@ -80,10 +80,10 @@ def runs_of_groups(
             refused[str(group)] = str(error)
             continue
         known = {"model": run.config, "gpu": run.gpu, "gpu_set": None}
-        found.append((group, run))
-    if not found:
+        runs.append((group, run))
+    if not runs:
         raise RequestError(next(iter(refused.values()), f"--num-gpus {most_gpus}: expected 1 or more"))
-    return found, refused
+    return runs, refused
 
 
 def _groups(asked: Request, executions: Sequence[str], most_gpus: int) -> Iterator[Group]:

@@ -78,13 +78,17 @@ def _mixed(times: GroupTimes, b: FloatArray) -> tuple[FloatArray, FloatArray, Fl
     lanes = times.group.pp
     if lanes > 1:  # one of the batches in flight has the prompt, and is not begun again before it is through
         long = np.maximum(short + times.occupied(each), short / lanes + times.prefill(each))
-        own = long
+        prefill_s = long
     else:
-        long = own = times.prefill(each + b / ranks / isl) + times.attention(b)
+        long = prefill_s = times.prefill(each + b / ranks / isl) + times.attention(b)
     tpot = (1.0 - share) * short + share * long
     left = ((1.0 - share) * short**2 + share * long**2) / (2.0 * tpot)
     load = np.minimum(prompts / room, FULL)
-    ttft = left + own * np.maximum(1.0, 1.0 / room) + load / (2.0 * (1.0 - load)) * long * np.maximum(1.0, 1.0 / room)
+    ttft = (
+        left
+        + prefill_s * np.maximum(1.0, 1.0 / room)
+        + load / (2.0 * (1.0 - load)) * long * np.maximum(1.0, 1.0 / room)
+    )
     return tpot, ttft, share, np.full(b.shape, more * budget / (isl + more))
 
 
@@ -129,8 +133,8 @@ def _budget(times: GroupTimes) -> float:
 
 def prefill_rate(times: GroupTimes) -> tuple[float, float]:
     """(prompts/s of a group that has nothing but prompts, one at a time; seconds of one)."""
-    one = np.ones(1)
-    return times.group.dp / float(times.occupied(one)[0]), float(times.prefill(one)[0])
+    single = np.ones(1)
+    return times.group.dp / float(times.occupied(single)[0]), float(times.prefill(single)[0])
 
 
 def decode_alone(times: GroupTimes, decoding: FloatArray) -> tuple[FloatArray, FloatArray]:

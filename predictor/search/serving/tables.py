@@ -65,13 +65,13 @@ class GroupTimes:
 
     def decode(self, sequences: FloatArray) -> FloatArray:
         """Seconds of a decode step of so many sequences."""
-        found = np.interp(sequences, self.batches, self.decode_s)
+        captured_s = np.interp(sequences, self.batches, self.decode_s)
         held = self.captured
         if held is None or not held.sizes:
-            return found
+            return captured_s
         each = np.ceil(sequences / (self.group.dp * self.group.pp) - 1e-9)  # of a batch in flight
         inside = each <= held.sizes[-1] if held.padded else np.isin(each, held.sizes)
-        return np.where(inside, found, np.interp(sequences, self.batches, self.launched_s))
+        return np.where(inside, captured_s, np.interp(sequences, self.batches, self.launched_s))
 
     def attention(self, sequences: FloatArray) -> FloatArray:
         """Seconds of its attention."""
@@ -87,19 +87,19 @@ class GroupTimes:
         return self._over(prompts, self.occupied_s)
 
     def _over(self, prompts: FloatArray, seconds: FloatArray) -> FloatArray:
-        found = np.interp(prompts, self.prompts, seconds)
+        total_s = np.interp(prompts, self.prompts, seconds)
         if len(self.prompts) > 1:
             slope = (seconds[-1] - seconds[-2]) / (self.prompts[-1] - self.prompts[-2])
-            found = found + np.maximum(prompts - self.prompts[-1], 0.0) * slope
+            total_s = total_s + np.maximum(prompts - self.prompts[-1], 0.0) * slope
         else:
-            found = np.where(prompts > 1.0, seconds[0] * prompts, found)
-        return np.where(prompts < 1.0, seconds[0] * prompts, found)
+            total_s = np.where(prompts > 1.0, seconds[0] * prompts, total_s)
+        return np.where(prompts < 1.0, seconds[0] * prompts, total_s)
 
 
 def times_of(groups: Sequence[tuple[Group, Run]], isl: int, osl: int, most_batch: int) -> list[GroupTimes]:
     """The steps of every group, for prompts of ``isl`` tokens and ``osl`` tokens of output; those that hold no sequence
     are left out."""
-    found: list[GroupTimes] = []
+    tables: list[GroupTimes] = []
     by_engine: dict[tuple[GPUSpec, Engine, int], list[_Asked]] = {}
     for group, run in groups:
         asked = _Asked.of(group, run, isl, osl, most_batch)
@@ -112,7 +112,7 @@ def times_of(groups: Sequence[tuple[Group, Run]], isl: int, osl: int, most_batch
             stages = [next(timed) for _ in asked.plans]
             n = len(asked.batches)
             decodes, launched, prefills = stages[:n], stages[n : 2 * n], stages[2 * n :]
-            found.append(
+            tables.append(
                 GroupTimes(
                     asked.group, asked.run, np.array(asked.batches, dtype=np.float64), _each(decodes), _each(launched),
                     graphs(engine, setting_of(asked.run, isl + osl)),
@@ -121,7 +121,7 @@ def times_of(groups: Sequence[tuple[Group, Run]], isl: int, osl: int, most_batch
                     asked.most, asked.kv_bytes, asked.memory, isl, osl,
                 )
             )  # fmt: skip
-    return found
+    return tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +179,8 @@ def _room(group: Group, longest: Run, plan: Plan, isl: int, osl: int) -> tuple[i
     memory = memory_of(longest, plan)
     page = page_tokens(longest.work.engine) or 1
     tokens = -(-(isl + osl) // page) * page
-    one = replace(longest, work=replace(longest.work, batch=longest.work.parallelism.dp, seq_len=tokens))
-    each = memory_of(one, plan).kv_cache
+    per_replica = replace(longest, work=replace(longest.work, batch=longest.work.parallelism.dp, seq_len=tokens))
+    each = memory_of(per_replica, plan).kv_cache
     if memory.own + memory.activations + memory.context + memory.workspaces > memory.usable:
         return 0, each, memory
     return group.dp * int(memory.kv_cache_capacity // max(each, 1.0)), each, memory
@@ -204,13 +204,13 @@ def _occupied(stages: tuple[TimedStage, ...]) -> float:
 
 def _attention(stages: tuple[TimedStage, ...]) -> float:
     """Seconds of attention in one pass."""
-    found = 0.0
+    attention_s = 0.0
     for timed in stages:
         for at in timed.blocks:
             for node, times, row in zip(at.block.nodes, at.times, at.rows, strict=True):
                 if isinstance(node.op, Attention):
-                    found += float(timed.operators.seconds[row]) * times * timed.stage.weight / _PASSES
-    return found
+                    attention_s += float(timed.operators.seconds[row]) * times * timed.stage.weight / _PASSES
+    return attention_s
 
 
 def interval_of(run: Run) -> tuple[float, float, float] | None:
@@ -218,8 +218,8 @@ def interval_of(run: Run) -> tuple[float, float, float] | None:
     operators = Operators(run.gpu, run.work.engine, run.selector)
     (stages,) = operators.time([_long(plan_of(run))])
     total = sum(timed.total_s for timed in stages)
-    found = total_interval(total, stages, run.work)
-    return None if found is None else (total / _PASSES, found[0] / _PASSES, found[1] / _PASSES)
+    interval = total_interval(total, stages, run.work)
+    return None if interval is None else (total / _PASSES, interval[0] / _PASSES, interval[1] / _PASSES)
 
 
 def hand_overs(pairs: Sequence[tuple[GroupTimes, GroupTimes]], gpus: int) -> list[float]:

@@ -39,11 +39,11 @@ def near_even(layers: int, stages: int) -> tuple[int, ...]:
     """Layers of every stage, the ends with the fewest: at most one more on any, at most two on the middle ones where
     that takes from the ends first."""
     each, more = divmod(layers, stages)
-    found = [each] * stages
+    sizes = [each] * stages
     middle = [*range(1, stages - 1), 0, stages - 1]
     for stage in middle[:more]:
-        found[stage] += 1
-    return tuple(found)
+        sizes[stage] += 1
+    return tuple(sizes)
 
 
 def recut(table: PlanTable, priced: Sequence[Priced]) -> list[Priced]:
@@ -53,15 +53,21 @@ def recut(table: PlanTable, priced: Sequence[Priced]) -> list[Priced]:
     micro-batches that it holds at once leave. The step is shorter by what the slowest stage is, once a micro-batch.
     Stages of several chunks, whose layers are alike, are cut as those of one are, and share out what they have.
     """
-    some = [i for i, one in enumerate(priced) if table.p[i] > 1 and one.fits]
-    found = []
+    some = [i for i, candidate in enumerate(priced) if table.p[i] > 1 and candidate.fits]
+    faster_plans = []
     for i in sorted(some, key=lambda i: priced[i].latency_s)[:RECUT]:
-        one, stages, chunks, own, shared = priced[i], int(table.p[i]), int(table.v[i]), table.own[i], table.shared[i]
+        candidate, stages, chunks, of_stage, shared = (
+            priced[i],
+            int(table.p[i]),
+            int(table.v[i]),
+            table.own[i],
+            table.shared[i],
+        )
 
         def of_layers(first: float, layer: float, last: float) -> Floats:
             return np.array([first, *[layer] * table.layers, last])
 
-        seconds = of_layers(*(f + b for f, b in zip(own.forward_s, own.backward_s, strict=True)))
+        seconds = of_layers(*(f + b for f, b in zip(of_stage.forward_s, of_stage.backward_s, strict=True)))
         room = needs = None
         if stages > 2:  # of two, a layer's parameters cannot be told from those of the ends
             first, middle, last = shared.parameters
@@ -69,12 +75,12 @@ def recut(table: PlanTable, priced: Sequence[Priced]) -> list[Priced]:
             less = (chunks - 1) * table.sizes[i, 1]
             ends = first - layer * (table.sizes[i, 0] + less), last - layer * (table.sizes[i, 2] + less)
             held = np.full(stages, table.micro_batches[i])
-            if one.schedule not in (GPIPE, BREADTH_FIRST):
+            if candidate.schedule not in (GPIPE, BREADTH_FIRST):
                 ahead = stages - np.arange(stages) - 1.0
                 most = ahead + 1.0 if chunks == 1 else (2.0 * ahead + (chunks - 1) * stages + 1.0) / chunks
                 held = np.minimum(held, most)
-            needs = of_layers(ends[0], layer, ends[1]) * shared.own + held[:, None] * of_layers(*own.saved)
-            room = np.full(stages, one.usable_bytes - shared.fixed)
+            needs = of_layers(ends[0], layer, ends[1]) * shared.state_bytes + held[:, None] * of_layers(*of_stage.saved)
+            room = np.full(stages, candidate.usable_bytes - shared.fixed)
         try:
             cut = balanced(seconds, stages, room, needs)
         except RequestError:
@@ -85,10 +91,10 @@ def recut(table: PlanTable, priced: Sequence[Priced]) -> list[Priced]:
             sizes = spread((cut[0] - 1, *cut[1:-1], cut[-1] - 1), chunks, float(seconds[1]), seconds[0], seconds[-1])
         except RequestError:
             continue
-        if gained > GAIN * table.slowest_s[i] and sizes != one.plan.stage_layers:
-            faster = one.latency_s - (table.micro_batches[i] - 1.0) * gained
-            found.append(replace(one, plan=replace(one.plan, stage_layers=sizes), latency_s=faster))
-    return found
+        if gained > GAIN * table.slowest_s[i] and sizes != candidate.plan.stage_layers:
+            faster = candidate.latency_s - (table.micro_batches[i] - 1.0) * gained
+            faster_plans.append(replace(candidate, plan=replace(candidate.plan, stage_layers=sizes), latency_s=faster))
+    return faster_plans
 
 
 def spread(
@@ -100,16 +106,16 @@ def spread(
     RequestError where a chunk between the two would have none.
     """
     stages = len(layers)
-    found = np.zeros((chunks, stages), np.int64)
+    layer_counts = np.zeros((chunks, stages), np.int64)
     for stage, count in enumerate(layers):
         busy = np.zeros(chunks)
         busy[0] += first_s * (stage == 0)
         busy[-1] += last_s * (stage == stages - 1)
         for _ in range(count):  # to the chunk that has least to do, the first of equal ones
             least = int(np.argmin(busy))
-            found[least, stage] += 1
+            layer_counts[least, stage] += 1
             busy[least] += layer_s
-    flat = tuple(found.ravel().tolist())
+    flat = tuple(layer_counts.ravel().tolist())
     if 0 in flat[1:-1]:
         raise RequestError(f"{sum(layers)} layers over {chunks} chunks of {stages} stages: expected one for each")
     return flat

@@ -31,22 +31,22 @@ class FewestGpusToTrain:
         return f"{self.plan.plan.num_gpus:,} GPUs are enough: {self.plan.plan.label}"
 
 
-def least(found: PricedPlans) -> Priced:
+def least(priced_plans: PricedPlans) -> Priced:
     """The plan that needs least memory."""
-    return min(found.priced, key=lambda one: one.memory_bytes - one.usable_bytes)
+    return min(priced_plans.priced, key=lambda candidate: candidate.memory_bytes - candidate.usable_bytes)
 
 
-def enough_gpus(asked: Request, found: PricedPlans, only: Mapping[str, tuple[Any, ...]]) -> FewestGpusToTrain:
+def enough_gpus(asked: Request, priced_plans: PricedPlans, only: Mapping[str, tuple[Any, ...]]) -> FewestGpusToTrain:
     """More GPUs for a request none of whose plans fits: on each number the plans that run everything again and take one
     sequence at a time, unless ``only`` holds these words to others."""
-    begun, looked_at = time.monotonic(), max(found.num_gpus)
+    begun, looked_at = time.monotonic(), max(priced_plans.num_gpus)
     lean = {"recompute": (RECOMPUTES[-1],), "micro_batch": (1,)} | dict(only)
     for doubling in range(1, DOUBLINGS + 1):
         if time.monotonic() - begun > LONGEST_S:
             break
-        count = max(found.num_gpus) << doubling
+        count = max(priced_plans.num_gpus) << doubling
         try:
-            more = search(asked, [count], found.batch, lean)
+            more = search(asked, [count], priced_plans.batch, lean)
         except RequestError:  # sizes that do not divide, or more than the system joins
             continue
         looked_at = count

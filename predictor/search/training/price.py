@@ -34,14 +34,14 @@ ROOM = 1.03
 Rank = tuple[float, float, float, ParallelPlan]
 
 
-def fastest(one: Priced) -> Rank:
+def fastest(priced: Priced) -> Rank:
     """By step time, then memory."""
-    return one.latency_s, one.memory_bytes, 0.0, one.plan
+    return priced.latency_s, priced.memory_bytes, 0.0, priced.plan
 
 
-def cheapest(one: Priced) -> Rank:
+def cheapest(priced: Priced) -> Rank:
     """By what a step costs, which goes with the GPUs' time; then by step time."""
-    return one.latency_s * one.plan.num_gpus, one.latency_s, one.memory_bytes, one.plan
+    return priced.latency_s * priced.plan.num_gpus, priced.latency_s, priced.memory_bytes, priced.plan
 
 
 def price(
@@ -51,15 +51,17 @@ def price(
     """Every plan with its answer, and those with cuts that are faster, the first by ``rank`` first; of these at least
     ``most`` that fit, where so many do, forecast exactly."""
     with no_collector():
-        found = sorted(screen(plans, asked, selector, layers, len(plans) <= SIMULATED), key=rank)
+        screened = sorted(screen(plans, asked, selector, layers, len(plans) <= SIMULATED), key=rank)
     if len(plans) <= most:
-        return tuple(sorted(exactly(dict.fromkeys((*plans, *(one.plan for one in found))), asked, selector), key=rank))
+        return tuple(
+            sorted(exactly(dict.fromkeys((*plans, *(priced.plan for priced in screened))), asked, selector), key=rank)
+        )
     done: dict[ParallelPlan, Priced] = {}
-    candidates = [one.plan for one in found if one.memory_bytes <= ROOM * one.usable_bytes]
-    while candidates and sum(one.fits for one in done.values()) < most:
+    candidates = [priced.plan for priced in screened if priced.memory_bytes <= ROOM * priced.usable_bytes]
+    while candidates and sum(priced.fits for priced in done.values()) < most:
         some, candidates = candidates[:most], candidates[most:]
-        done |= {one.plan: one for one in exactly(some, asked, selector)}
-    return tuple(sorted((done.get(one.plan, one) for one in found), key=rank))
+        done |= {priced.plan: priced for priced in exactly(some, asked, selector)}
+    return tuple(sorted((done.get(priced.plan, priced) for priced in screened), key=rank))
 
 
 def exactly(plans: Iterable[ParallelPlan], asked: Request, selector: ArtifactSet | RooflineOnly) -> tuple[Priced, ...]:
@@ -73,22 +75,22 @@ def exactly(plans: Iterable[ParallelPlan], asked: Request, selector: ArtifactSet
             continue
         runs.append((plan, run))
     return tuple(
-        _answer(plan, found) for (plan, _), found in zip(runs, forecasts([run for _, run in runs]), strict=True)
+        _answer(plan, forecast) for (plan, _), forecast in zip(runs, forecasts([run for _, run in runs]), strict=True)
     )
 
 
-def _answer(plan: ParallelPlan, found: Forecast) -> Priced:
-    step, memory = found.step, found.memory
+def _answer(plan: ParallelPlan, forecast: Forecast) -> Priced:
+    step, memory = forecast.step, forecast.memory
     exposed = {} if step is None else dict(step.exposed_s)
     bubble = 0.0 if step is None else step.bubble_s
-    parts = _parts(found.phases_s, exposed, bubble)
-    mfu = found.model_flops / found.latency_s / found.run.gpu.peak_flops(found.run.numbers.gemm)
-    return Priced(plan, found.latency_s, mfu, memory.total, memory.usable, bubble, sum(exposed.values()), parts)
+    parts = _parts(forecast.phases_s, exposed, bubble)
+    mfu = forecast.model_flops / forecast.latency_s / forecast.run.gpu.peak_flops(forecast.run.numbers.gemm)
+    return Priced(plan, forecast.latency_s, mfu, memory.total, memory.usable, bubble, sum(exposed.values()), parts)
 
 
 def _parts(phases: Mapping[str, float], exposed: Mapping[str, float], bubble: float) -> dict[str, float]:
     """Seconds of a step by what there is to change: what collectives add, by whose they are; the bubble; the update;
     and compute, all the rest."""
-    found = {f"{name} exchanged": seconds for name, seconds in exposed.items()}
-    found |= {"bubble": bubble, OPTIMIZER: phases.get(OPTIMIZER, 0.0)}
-    return {"compute": max(0.0, sum(phases.values()) - sum(found.values())), **found}
+    parts = {f"{name} exchanged": seconds for name, seconds in exposed.items()}
+    parts |= {"bubble": bubble, OPTIMIZER: phases.get(OPTIMIZER, 0.0)}
+    return {"compute": max(0.0, sum(phases.values()) - sum(parts.values())), **parts}

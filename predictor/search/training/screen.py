@@ -71,10 +71,10 @@ def _by_layer(plan: ParallelPlan) -> bool:
 
 
 def _first_of(plans: Iterable[ParallelPlan], key: Callable[[ParallelPlan], Hashable]) -> dict[Hashable, ParallelPlan]:
-    found: dict[Hashable, ParallelPlan] = {}
+    first: dict[Hashable, ParallelPlan] = {}
     for plan in plans:
-        found.setdefault(key(plan), plan)
-    return found
+        first.setdefault(key(plan), plan)
+    return first
 
 
 def _short(plan: ParallelPlan, layers: int) -> Iterator[ParallelPlan]:
@@ -119,25 +119,26 @@ def pieces(
         return {}, {}, None, 0.0
     run = todo[0][2]
     operators = Operators(run.gpu, run.work.engine, WithoutIntervals(selector))
-    timed = operators.time([_asked(lowered, own) for own, _, _, lowered in todo])
-    found, shared = dict[Hashable, Layers](), dict[Hashable, Replicas]()
-    for (own, key, each, lowered), stages in zip(todo, timed, strict=True):
-        if own:
-            found[key] = _layers(_Piece(each, lowered, stages))
+    timed = operators.time([_asked(lowered, of_layers) for of_layers, _, _, lowered in todo])
+    layers_by_key, shared = dict[Hashable, Layers](), dict[Hashable, Replicas]()
+    for (of_layers, key, each, lowered), stages in zip(todo, timed, strict=True):
+        if of_layers:
+            layers_by_key[key] = _layers(_Piece(each, lowered, stages))
         else:
             shared[key] = _replicas(_Piece(each, lowered, stages))
-    return found, shared, run, _flops(todo, timed)
+    return layers_by_key, shared, run, _flops(todo, timed)
 
 
-def _asked(plan: StepPlan, own: bool) -> StepPlan:
-    """A plan with its passes and what their layers exchange alone (``own``), or with all but them: the others are empty
-    and take no time."""
+def _asked(plan: StepPlan, of_layers: bool) -> StepPlan:
+    """A plan with its passes and what their layers exchange alone (``of_layers``), or with all but them: the others are
+    empty and take no time."""
     if plan.parallel is None:
         return plan
     once = {place for rank in plan.parallel.kinds for place in (rank.reduce, rank.gather, rank.update)}
     once.add(plan.parallel.message)
     stages = (
-        stage if own != (place in once) else stage._replace(graph=_NOTHING) for place, stage in enumerate(plan.stages)
+        stage if of_layers != (place in once) else stage._replace(graph=_NOTHING)
+        for place, stage in enumerate(plan.stages)
     )
     return plan._replace(stages=tuple(stages))
 
@@ -145,8 +146,8 @@ def _asked(plan: StepPlan, own: bool) -> StepPlan:
 def _flops(todo: Sequence[tuple[bool, Hashable, Run, StepPlan]], timed: Sequence[tuple[TimedStage, ...]]) -> float:
     """FLOPs of one sequence over all GPUs, forward and backward, as a forecast's MFU counts them."""
     least = float("inf")
-    for (own, _, run, plan), stages in zip(todo, timed, strict=True):
-        if own and plan.parallel is not None:
+    for (of_layers, _, run, plan), stages in zip(todo, timed, strict=True):
+        if of_layers and plan.parallel is not None:
             over = run.work.parallelism
             whole = sum(
                 stages[place].model_flops for kind in plan.parallel.ranks for place in plan.parallel.kinds[kind].chunks
@@ -216,13 +217,13 @@ def screen(
 ) -> list[Priced]:  # fmt: skip
     """All plans by their pieces, and the best with cuts that are faster; a plan that has no pieces, as where its
     degrees cannot be, is left out."""
-    own, shared, sample, own_flops = pieces(plans, asked, selector, layers)
+    layers_of, shared, sample, own_flops = pieces(plans, asked, selector, layers)
     batch = asked.batch or 1
-    kept = [plan for plan in plans if layers_key(plan) in own and replicas_key(plan, batch) in shared]
+    kept = [plan for plan in plans if layers_key(plan) in layers_of and replicas_key(plan, batch) in shared]
     if not kept or sample is None:
         return []
     table = PlanTable(
-        kept, [own[layers_key(plan)] for plan in kept], [shared[replicas_key(plan, batch)] for plan in kept]
+        kept, [layers_of[layers_key(plan)] for plan in kept], [shared[replicas_key(plan, batch)] for plan in kept]
     )
     table.lay_out(batch, layers)
     steady = sample.work.engine.training is not None and sample.work.engine.training.p2p_overlaps
@@ -239,10 +240,10 @@ def screen(
         kept, latency_s.tolist(), mfu.tolist(), held.tolist(), usable.tolist(), bubble.tolist(),
         (exchanged_s + table.sent_s).tolist(), strict=True,
     )  # fmt: skip
-    found = [
+    screened = [
         Priced(
             plan, t, rate, bytes_, room, idle, out, {"compute": t - idle - out, "bubble": idle, "exchanged": out}, False
         )
         for plan, t, rate, bytes_, room, idle, out in rows
     ]
-    return [*found, *recut(table, found)]
+    return [*screened, *recut(table, screened)]

@@ -39,13 +39,15 @@ class PricedPlans:
     @property
     def fitting(self) -> tuple[Priced, ...]:
         """Those that fit in memory, the best first."""
-        return tuple(one for one in self.priced if one.fits)
+        return tuple(candidate for candidate in self.priced if candidate.fits)
 
-    def tokens_per_dollar(self, one: Priced) -> float | None:
+    def tokens_per_dollar(self, candidate: Priced) -> float | None:
         """Tokens trained for a dollar; None where there is no price."""
         if self.price is None:
             return None
-        return self.batch * self.run.work.seq_len / one.latency_s * 3600.0 / (one.plan.num_gpus * self.price)
+        return (
+            self.batch * self.run.work.seq_len / candidate.latency_s * 3600.0 / (candidate.plan.num_gpus * self.price)
+        )
 
 
 def search(
@@ -57,45 +59,47 @@ def search(
     ``dollars``: an hour of one GPU. Raises RequestError where nothing is legal.
     """
     selector = load_artifacts(asked.artifacts)
-    one = replace(asked, mode="train", batch=batch, micro_batch=1).run(selector)
-    spaces = [space_of(asked, one, count, batch, only) for count in num_gpus]
+    single = replace(asked, mode="train", batch=batch, micro_batch=1).run(selector)
+    spaces = [space_of(asked, single, count, batch, only) for count in num_gpus]
     plans = [plan for space in spaces for plan in space.plans()]
     if not plans:
-        raise RequestError(_nothing(asked, one, num_gpus, batch, only))
+        raise RequestError(_nothing(asked, single, num_gpus, batch, only))
     rank = cheapest if objective == DOLLARS else fastest
-    priced = price(plans, replace(asked, mode="train", batch=batch), selector, one.config.layers, rank=rank)
+    priced = price(plans, replace(asked, mode="train", batch=batch), selector, single.config.layers, rank=rank)
     if not priced:  # what refuses them all says why
         plan_of(run_of(replace(asked, mode="train", batch=batch), plans[0], selector))
     legal = len({*plans, *(each.plan for each in priced)})  # cuts that are faster among them
-    return PricedPlans(one, spaces[0].system, tuple(num_gpus), batch, legal, priced, dollars)
+    return PricedPlans(single, spaces[0].system, tuple(num_gpus), batch, legal, priced, dollars)
 
 
-def space_of(asked: Request, one: Run, count: int, batch: int, only: Mapping[str, tuple[Any, ...]]) -> Space:
-    """Where plans of ``count`` GPUs are sought for a request, of which ``one`` is the run on one GPU."""
-    system = _system(asked, one)
+def space_of(asked: Request, single: Run, count: int, batch: int, only: Mapping[str, tuple[Any, ...]]) -> Space:
+    """Where plans of ``count`` GPUs are sought for a request, of which ``single`` is the run on one GPU."""
+    system = _system(asked, single)
     if count > system.gpus_per_node and system.network is None:
         raise RequestError(f"--num-gpus {count}: {system.id} has no network; expected at most {system.gpus_per_node}")
-    if "etp" in only and not one.config.experts:
-        raise RequestError(f"--only etp={_values(only['etp'])}: {one.config.name} has no experts; leave it out")
-    trains = one.work.engine.trains
+    if "etp" in only and not single.config.experts:
+        raise RequestError(f"--only etp={_values(only['etp'])}: {single.config.name} has no experts; leave it out")
+    trains = single.work.engine.trains
     shards = (NO_SHARD, "zero1") if trains else (NO_SHARD, "zero2", "zero3", HSDP)
     schedules = (ONE_F_ONE_B, INTERLEAVED) if trains else (GPIPE, ONE_F_ONE_B, INTERLEAVED, BREADTH_FIRST)
-    wanted = {value for value in only.get("schedule", ()) if value in SCHEDULES}
+    of_order = {value for value in only.get("schedule", ()) if value in SCHEDULES}
     # flash attention keeps no scores: there is nothing that selective recomputation would run again
-    again = tuple(kind for kind in RECOMPUTES if kind != "selective" or one.work.attention == "math")
+    recomputes = tuple(kind for kind in RECOMPUTES if kind != "selective" or single.work.attention == "math")
     return Space(
-        one.config, system, count, batch, one.work.seq_len, tuple(only.get("shard", shards)),
-        tuple(dict.fromkeys((*schedules, *wanted))), tuple(only.get("recompute", again)), placed, only,
+        single.config, system, count, batch, single.work.seq_len, tuple(only.get("shard", shards)),
+        tuple(dict.fromkeys((*schedules, *of_order))), tuple(only.get("recompute", recomputes)), placed, only,
     )  # fmt: skip
 
 
-def _system(asked: Request, one: Run) -> SystemSpec:
+def _system(asked: Request, single: Run) -> SystemSpec:
     if asked.system is None:
-        return default_system(one.gpu)
+        return default_system(single.gpu)
     return asked.system if isinstance(asked.system, SystemSpec) else load_system(asked.system)
 
 
-def _nothing(asked: Request, one: Run, num_gpus: Sequence[int], batch: int, only: Mapping[str, tuple[Any, ...]]) -> str:
+def _nothing(
+    asked: Request, single: Run, num_gpus: Sequence[int], batch: int, only: Mapping[str, tuple[Any, ...]]
+) -> str:
     """The one line for a request without a legal plan: the word that is held to what none has, or the nearest number of
     GPUs that has one."""
     held = ", ".join(f"{name} {' or '.join(map(str, values))}" for name, values in only.items())
@@ -103,14 +107,14 @@ def _nothing(asked: Request, one: Run, num_gpus: Sequence[int], batch: int, only
     line += f" with {held}" if held else ""
     for name in only:
         rest = {other: values for other, values in only.items() if other != name}
-        plans = [plan for count in num_gpus for plan in space_of(asked, one, count, batch, rest).plans()]
+        plans = [plan for count in num_gpus for plan in space_of(asked, single, count, batch, rest).plans()]
         if plans:
             has = sorted({plan.value(name) for plan in plans})
             return f"{line}; expected {name} {', '.join(_shown(value) for value in has)}"
     first = num_gpus[0]
     for count in sorted(range(max(1, first - NEAR), first + NEAR), key=lambda count: (abs(count - first), count)):
         try:
-            near = next(space_of(asked, one, count, batch, only).plans(), None)
+            near = next(space_of(asked, single, count, batch, only).plans(), None)
         except RequestError:  # more than the system has
             continue
         if near is not None:
@@ -118,19 +122,19 @@ def _nothing(asked: Request, one: Run, num_gpus: Sequence[int], batch: int, only
     return f"{line}; expected sizes that divide each other"
 
 
-def neighbours(found: PricedPlans, plan: ParallelPlan) -> tuple[tuple[str, Priced], ...]:
+def neighbours(searched: PricedPlans, plan: ParallelPlan) -> tuple[tuple[str, Priced], ...]:
     """Plans that differ from ``plan`` in one word (and in dp, where a degree takes GPUs from it), with what changes,
     the best first."""
     near: list[tuple[str, Priced]] = []
-    for one in found.priced:
-        other = one.plan
+    for candidate in searched.priced:
+        other = candidate.plan
         if other == plan or other.num_gpus != plan.num_gpus:
             continue
         names = [name for name in plan.words if plan.words[name] != other.words[name]]
         moved = [name for name in names if name != "dp"]
         if len(moved) == 1:
             name = moved[0]
-            near.append((f"{name} {_shown(plan.value(name))} -> {_shown(other.value(name))}", one))
+            near.append((f"{name} {_shown(plan.value(name))} -> {_shown(other.value(name))}", candidate))
     return tuple(near)
 
 
@@ -146,8 +150,8 @@ def _shown(value: object) -> str:
 
 def frontier(priced: Sequence[Priced]) -> tuple[Priced, ...]:
     """Of plans, those that no other beats in both step time and memory, the fastest first."""
-    found: list[Priced] = []
-    for one in sorted(priced, key=lambda each: (each.latency_s, each.memory_bytes)):
-        if not found or one.memory_bytes < found[-1].memory_bytes:
-            found.append(one)
-    return tuple(found)
+    best: list[Priced] = []
+    for candidate in sorted(priced, key=lambda each: (each.latency_s, each.memory_bytes)):
+        if not best or candidate.memory_bytes < best[-1].memory_bytes:
+            best.append(candidate)
+    return tuple(best)

@@ -77,12 +77,12 @@ class ParallelPlan:
         degrees = [f"tp{self.tp}", "sp" * self.sp]
         degrees += [f"{name}{value}" for name in ("pp", "vpp", "dp", "cp", "ep") if (value := getattr(self, name)) > 1]
         degrees += [f"etp{self.etp}"] if self.etp else []
-        again = "" if self.recompute == "none" else self.recompute
+        recompute = "" if self.recompute == "none" else self.recompute
         shard = "" if self.shard == "none" else self.shard
         runs = [(layers, len(list(alike))) for layers, alike in groupby(self.stage_layers)]
         shown = ".".join(f"{layers}x{n}" if n > 2 else ".".join([str(layers)] * n) for layers, n in runs)
         cut = f"layers{shown}" if shown else ""
-        return "-".join(filter(None, [*degrees, f"mb{self.micro_batch}", again, shard, self.schedule, cut]))
+        return "-".join(filter(None, [*degrees, f"mb{self.micro_batch}", recompute, shard, self.schedule, cut]))
 
 
 #: What plans can be held to; their cuts follow from the rest.
@@ -94,7 +94,7 @@ def read_only(given: Sequence[str]) -> dict[str, tuple[Any, ...]]:
 
     Raises RequestError, one line, for an unknown word or a value that is none of it.
     """
-    found: dict[str, tuple[Any, ...]] = {}
+    values_of: dict[str, tuple[Any, ...]] = {}
     for text in given:
         name, equals, values = text.partition("=")
         name = name.strip().removeprefix("--").replace("-", "_")
@@ -102,10 +102,10 @@ def read_only(given: Sequence[str]) -> dict[str, tuple[Any, ...]]:
             raise unknown_name("word of a plan", name, WORDS, f"in --only {text} one of {', '.join(WORDS)}")
         if not equals or not all(value.strip() for value in values.split(",")):
             raise RequestError(f"--only {text}: expected WORD=VALUE,..., such as tp=4,8")
-        if name in found:
+        if name in values_of:
             raise RequestError(f"--only {text}: {name} is given twice; expected once, with commas between its values")
-        found[name] = tuple(_value(name, value.strip(), text) for value in values.split(","))
-    return found
+        values_of[name] = tuple(_value(name, value.strip(), text) for value in values.split(","))
+    return values_of
 
 
 def _value(name: str, text: str, where: str) -> Any:
@@ -135,7 +135,7 @@ def divisors(number: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Space:
-    """What plans are made of. ``shards`` and ``schedules``: those of the framework; ``again``: what
+    """What plans are made of. ``shards`` and ``schedules``: those of the framework; ``recomputes``: what
     may run again in the backward pass; ``placed`` raises RequestError
     where a mesh cannot hold the degrees."""
 
@@ -146,7 +146,7 @@ class Space:
     seq_len: int
     shards: tuple[str, ...]
     schedules: tuple[str, ...]
-    again: tuple[str, ...]
+    recomputes: tuple[str, ...]
     placed: Callable[[Parallelism, SystemSpec], object]
     only: Mapping[str, tuple[Any, ...]]
 
@@ -166,14 +166,14 @@ class Space:
         each = self.batch // dp
         micros = self._held("micro_batch", [n for n in divisors(each) if n <= MICRO_BATCHES])
         experts = self._experts(tp, dp * cp)
-        again = self._held("recompute", self.again)
+        recomputes = self._held("recompute", self.recomputes)
         shards = self._held("shard", self.shards if dp * cp > 1 else ("none",))
         sequences = self._held("sp", (False, True) if tp > 1 and self.seq_len % (tp * cp) == 0 else (False,))
         for micro in micros:
             for vpp, schedule in self._looped(pp, each // micro):
                 cut = self._uneven(pp, vpp)
                 for ep, etp in experts:
-                    for recompute in again:
+                    for recompute in recomputes:
                         for sp in sequences:
                             if etp and not sp:  # every rank along tp sends its part of the sequences
                                 continue
@@ -230,18 +230,18 @@ class Space:
         return True
 
     def _held(self, name: str, values: Sequence[Any]) -> Sequence[Any]:
-        wanted = self.only.get(name)
-        return values if wanted is None else [value for value in values if value in wanted]
+        chosen = self.only.get(name)
+        return values if chosen is None else [value for value in values if value in chosen]
 
     def _tensor_degrees(self) -> list[int]:
-        found = []
+        degrees = []
         for tp in divisors(self.num_gpus):
             try:
                 check_tensor(self.config, tp)
             except RequestError:
                 continue
-            found.append(tp)
-        return found
+            degrees.append(tp)
+        return degrees
 
     def _contexts(self, rest: int) -> list[int]:
         """Degrees of cp: each rank has a whole piece of the front and of the back of a sequence."""

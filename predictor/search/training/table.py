@@ -34,7 +34,7 @@ class Layers(NamedTuple):
 
 class Replicas(NamedTuple):
     """What plans of the same degrees share: seconds to reduce, buckets, seconds to gather and to update, and
-    parameters, of the first, a middle and the last stage; seconds of a message of one sequence; ``own``: bytes of state
+    parameters, of the first, a middle and the last stage; seconds of a message of one sequence; ``state_bytes`` of
     a parameter."""
 
     reduce_s: Three
@@ -43,7 +43,7 @@ class Replicas(NamedTuple):
     update_s: Three
     parameters: Three
     message_s: float
-    own: float
+    state_bytes: float
     fixed: float
     usable: float
 
@@ -51,9 +51,9 @@ class Replicas(NamedTuple):
 class PlanTable:
     """Plans as columns; arrays of shape (plans,), or (plans, 3) for the first, a middle and the last stage."""
 
-    def __init__(self, plans: Sequence[ParallelPlan], own: Sequence[Layers], shared: Sequence[Replicas]) -> None:
+    def __init__(self, plans: Sequence[ParallelPlan], layers: Sequence[Layers], shared: Sequence[Replicas]) -> None:
         self.plans = plans
-        self.own = own
+        self.own = layers
         self.shared = shared
         self.p, self.v, self.dp, self.micro = (
             np.array([getattr(plan, name) for plan in plans], float) for name in ("pp", "vpp", "dp", "micro_batch")
@@ -104,13 +104,13 @@ class PlanTable:
         m, v = self.micro_batches, self.v
         full = (m - 1.0 / v) * self.slowest_s + self.through_s / v
         empty = self.through_s + (m - 1.0) * self.slowest_s / v  # micro-batches that do not fill the ring of chunks
-        found: Floats = np.maximum(full, empty) + self.sent_s
-        return found
+        seconds: Floats = np.maximum(full, empty) + self.sent_s
+        return seconds
 
     def simulated_s(self, steady: bool) -> Floats:
         """The pipeline by its orders, plans of one order together."""
         self.closed_s(steady)
-        found = np.empty(len(self.plans))
+        step_s = np.empty(len(self.plans))
         groups: dict[tuple[str, int, int, int], list[int]] = {}
         for i, plan in enumerate(self.plans):
             m = round(float(self.micro_batches[i]))
@@ -118,7 +118,7 @@ class PlanTable:
         for (name, p, m, v), members in groups.items():
             some = np.array(members)
             if p == 1:
-                found[some] = m * self.slowest_s[some]
+                step_s[some] = m * self.slowest_s[some]
                 continue
             ways = []
             for seconds in (self.forward_s[some], self.backward_s[some]):
@@ -130,8 +130,8 @@ class PlanTable:
                 ways.append(wide)
             sent = np.repeat(self.message_s[some][:, None], p, axis=1)
             held = STEADY if steady and v > 1 else BLOCKING
-            found[some] = steps(order_of(name, p, m, v), ways[0], ways[1], sent, held)
-        return found
+            step_s[some] = steps(order_of(name, p, m, v), ways[0], ways[1], sent, held)
+        return step_s
 
     def once(self, pipeline_s: Floats, sample: Run) -> tuple[Floats, Floats]:
         """Seconds of the whole step, and of what is exchanged."""
@@ -154,8 +154,8 @@ class PlanTable:
 
     def memory(self) -> tuple[Floats, Floats]:
         """Bytes of the fullest of the first two and the last stage, and what a GPU may use."""
-        shared = {name: self._of(self.shared, name) for name in ("parameters", "own", "fixed", "usable")}
-        state = shared["parameters"] * shared["own"][:, None]
+        shared = {name: self._of(self.shared, name) for name in ("parameters", "state_bytes", "fixed", "usable")}
+        state = shared["parameters"] * shared["state_bytes"][:, None]
         m, p, v = self.micro_batches, self.p, self.v
         kind = np.array([order(plan) in (GPIPE, BREADTH_FIRST) for plan in self.plans])
 
@@ -172,8 +172,8 @@ class PlanTable:
         )
         last = held(p - 1.0) * middle + (self.saved[:, 2] - middle) * np.where(kind, m, 1.0)
         second = np.where(p > 2, held(np.ones(len(p))) * middle + state[:, 1], 0.0)  # it may have a layer more
-        found: Floats = np.maximum(second, np.maximum(state[:, 0] + first, state[:, 2] + last)) + shared["fixed"]
-        return found, shared["usable"]
+        peak_bytes: Floats = np.maximum(second, np.maximum(state[:, 0] + first, state[:, 2] + last)) + shared["fixed"]
+        return peak_bytes, shared["usable"]
 
 
 def order(plan: ParallelPlan) -> str:
@@ -184,5 +184,5 @@ def order(plan: ParallelPlan) -> str:
 def _covered(seconds: Floats, window_s: Floats, slower: float) -> Floats:
     """As `predictor.simulate.step_time` has it, over arrays: what a collective adds to compute beside it."""
     beside = seconds * slower / (1.0 + slower)
-    found: Floats = np.where(seconds <= window_s * (1.0 + slower), beside, seconds - window_s)
-    return found
+    exposed_s: Floats = np.where(seconds <= window_s * (1.0 + slower), beside, seconds - window_s)
+    return exposed_s
