@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import shutil
 import tempfile
@@ -50,6 +51,18 @@ _SLOW = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("repeatable", derandomize=True, database=None, **_SLOW)
 settings.register_profile("search", max_examples=1000, print_blob=True, **_SLOW)
 settings.load_profile("repeatable")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Two workers: files of few, long tests (real processes, a browser) first, so that none is left to run alone."""
+    if hasattr(config, "workerinput"):  # a worker of pytest-xdist, which is handed files in this order
+        items.sort(key=lambda item: item.path.parent.name not in ("integration", "ui"))
+
+
+def pytest_collection_finish() -> None:
+    """Modules and thousands of collected cases stay until the end: the collector of garbage need not look at them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
