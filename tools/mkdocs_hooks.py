@@ -45,7 +45,7 @@ def options_page() -> str:
 
     lines = ["# Every option", "", "From the parsers of the command line, as `--help` prints it.", ""]
     for parser in every_parser(build_parser()):
-        rows = [row(parser, action) for action in parser._actions if not isinstance(action, LEFT_OUT)]
+        rows = [row(parser, action) for action in parser._actions if type(action) not in LEFT_OUT]
         if rows:
             lines += [f"## {parser.prog}", "", (parser.description or "").strip().partition("\n")[0], ""]
             lines += ["| word | what it says |", "| --- | --- |", *rows, ""]

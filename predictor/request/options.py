@@ -119,7 +119,9 @@ class Option:
     def text(self) -> str:
         """What --help says: the sentence, and in brackets the modes that take it and its default."""
         row = self.row
-        sentence = row.help.replace("{choices}", ", ".join(self.choices))
+        sentence = row.help
+        if "{choices}" in sentence:
+            sentence = sentence.replace("{choices}", ", ".join(self.choices))
         shown = row.usual or ("" if self.default in (None, "", False, 0) else f"{self.default}")
         notes = [", ".join(row.modes)] if row.modes else []
         notes += [f"default {shown}"] if shown else []

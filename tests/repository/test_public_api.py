@@ -71,7 +71,7 @@ def _parsers(words: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str,
 
 def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
     for action in parser._actions:
-        if isinstance(action, argparse._HelpAction | argparse._SubParsersAction):
+        if type(action) is argparse._HelpAction or isinstance(action, argparse._SubParsersAction):
             continue
         name = "/".join(action.option_strings) or f"<{action.dest}>"
         parts = [name, "required" if action.required and action.option_strings else ""]
