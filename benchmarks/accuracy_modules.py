@@ -32,7 +32,7 @@ import predictor  # noqa: E402
 from predictor.errors import RequestError, TilecastError, one_line  # noqa: E402
 from predictor.files.extras import require  # noqa: E402
 from predictor.graph.recording import Recording  # noqa: E402
-from predictor.models.built.traced import TracedModel  # noqa: E402
+from predictor.models.traced.model import TracedModel  # noqa: E402
 from predictor.models.traced.sources import need_torch  # noqa: E402
 from predictor.ops.convolution import Convolution  # noqa: E402
 
@@ -71,7 +71,7 @@ def model_of(path: Path) -> TracedModel:
         return InTraining(code.Model(*code.get_init_inputs())), list(code.get_inputs())
 
     model = predictor.trace(build, name=path.stem)
-    source: Any = model.traces
+    source: Any = model.source
     source.record = with_tf32_convolutions(source.record)
     return model
 

@@ -29,7 +29,7 @@ from predictor.errors import TilecastError
 from predictor.forecast.forecast import Forecast, forecast
 from predictor.models.built import ModelConfig
 from predictor.models.built.load import CONFIGS
-from predictor.models.built.traced import TracedModel
+from predictor.models.traced.model import TracedModel
 from predictor.models.traced.words import model_of
 from predictor.request.request import Request
 
@@ -72,7 +72,7 @@ def models_of(name: str, layers: int, whole_class: bool, folder: Path) -> tuple[
     if whole_class:
         model = model_of(str(traced))
         assert isinstance(model, TracedModel)
-        source = copy.copy(model.traces)
+        source = copy.copy(model.source)
         source.built = None
         traced = replace(model, source=source)
     return str(path), traced

@@ -25,7 +25,7 @@ import predictor
 from predictor.engines import engine
 from predictor.models.built import Step
 from predictor.passes.fuse import fuse
-from predictor.passes.fuse_recorded import is_loop
+from predictor.passes.fuse_loops import is_loop
 
 
 class Residual(nn.Module):
@@ -126,7 +126,7 @@ def generated(make: Any, words: str) -> int:
 
 def forecast(make: Any, words: str) -> int:
     """Loops of the fused traced graph."""
-    source = predictor.trace(make, words).traces
+    source = predictor.trace(make, words).source
     graph = source.record(Step("forward", act_dtype="fp32", attention="flash"), None).graph
     fused = fuse(graph, engine("compile"))
     return sum(int(times) for node, times in fused.nodes() if is_loop(node))

@@ -116,8 +116,8 @@ def rows(kind: str, gpu: str, batch: int, tokens: int) -> list[str]:
         ours = sum(
             n.op.flops() * times for n, times in graph.nodes() if isinstance(n.op, Gemm | Attention | Convolution)
         )
-        assert isinstance(model.traces, HuggingFace)
-        module = torch_trace.on_meta(model.traces._model(EAGER.name), DTYPE)
+        assert isinstance(model.source, HuggingFace)
+        module = torch_trace.on_meta(model.source._model(EAGER.name), DTYPE)
         theirs = counted(module, batch, tokens, mode == "train")
         said = batch * published(kind, config, found.prediction.parameters, tokens) * (3 if mode == "train" else 1)
         said = 0.0 if mode == "train" and kind in MULTIPLY_ADDS else said

@@ -10,7 +10,7 @@ from predictor.errors import RequestError
 from predictor.files.collector import no_collector
 from predictor.forecast.forecast import forecast, forecasts
 from predictor.kernels.artifact import load_artifacts
-from predictor.models.built.traced import TracedModel
+from predictor.models.traced.model import TracedModel
 from predictor.request.request import Request, of_words
 from predictor.simulate.answer import Prediction
 

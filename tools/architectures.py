@@ -50,7 +50,7 @@ def measured(kind: str, mode: str, gpu: str, batch: int, tokens: int) -> dict[st
     start = time.process_time()
     positions = getattr(config, "max_position_embeddings", 0) or tokens
     found = forecast(Request(model, gpu, mode=mode, batch=batch, seq_len=min(tokens, positions)).run())
-    seconds, answer, source = time.process_time() - start, found.prediction, model.traces
+    seconds, answer, source = time.process_time() - start, found.prediction, model.source
     assert isinstance(source, HuggingFace)
     module = source.module
     real = sum(p.numel() for p in dict.fromkeys(module.parameters()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,7 @@ from predictor.files import outputs
 from predictor.forecast.forecast import Forecast
 from predictor.graph.recording import Recording
 from predictor.graph.saved_graph import recording_bytes
-from predictor.models.built import build, parameters
-from predictor.models.built.traced import recorded
-from predictor.passes.autograd import joint
+from predictor.passes.autograd import with_backward
 from predictor.report.under_way import UnderWay
 from predictor.request.options import OPTIONS, OUTPUTS
 from predictor.simulate.plan import make_step
@@ -92,14 +91,5 @@ def _recording(found: Forecast) -> Recording:
     length = 1 if work.mode == "decode" else work.seq_len
     step = make_step(work, numbers, work.mode, length, work.context_len, batch)
     accumulate = (work.batch > batch or work.optimizer == "none") if train else None
-    source = recorded(config)
-    if source is not None:
-        return source.record(step, accumulate, work.parallelism.tp)
-    graph = build(config, step)
-    graph = graph if accumulate is None else joint(graph, accumulate)
-    count = parameters(config)
-    return Recording(
-        config.name, work.mode, numbers.name, graph, count, count, count * 2.0,
-        inputs=(f"tokens:int64[{batch},{length}]",), batch=batch, tokens=length,
-        attention=work.attention, source="built",
-    )  # fmt: skip
+    recording = config.recording(step, accumulate, work.parallelism.tp, numbers.name)
+    return replace(recording, graph=with_backward(recording.graph, accumulate))

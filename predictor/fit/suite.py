@@ -81,7 +81,7 @@ def case_forecast(row: Mapping[str, Any], configs: Path, artifacts: str | Path |
         "prompt_lens": lens,
         "optimizer": (_text(row, "optimizer") or "none") if train else OPTIONS["optimizer"].default,
         "micro_batch": _int(row, "micro_batch") if train else 0,
-        "recompute": _recompute(row, config.layers),
+        "recompute": _recompute(row, config.stack().layers),
         "lora": _lora(row),
         "tp_overlap": _int(row, "tp_comm_overlap") > 0 and _int(row, "sequence_parallel") > 0 and _int(row, "tp") > 1,
         "cuda_graphs": _graphs(row),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,6 @@ from predictor.graph import OPTIMIZER
 from predictor.graph.samples import TOKENS
 from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.artifact import ArtifactSet, RooflineOnly
-from predictor.models.built import parameters
 from predictor.models.built.keys import ignored_notes
 from predictor.request.run import Run
 from predictor.simulate.answer import Prediction
@@ -32,7 +31,7 @@ from predictor.simulate.capacity import advised
 from predictor.simulate.capture import capture_notes
 from predictor.simulate.falling import falling_notes
 from predictor.simulate.interval import range_notes, total_interval
-from predictor.simulate.memory import Memory, memory_of
+from predictor.simulate.memory import Memory, memory_of, parameters
 from predictor.simulate.plan import plan_of
 from predictor.simulate.stage import EXCHANGES, PIPELINE, Plan
 from predictor.simulate.sustained import power_notes
@@ -45,9 +44,6 @@ if TYPE_CHECKING:
 #: not from data, and a guard against memory without end.
 CHUNK = 1000
 REMEMBERED = 200_000
-
-#: Asked for every point of a sweep. How many models are kept was chosen by hand, not from data.
-_parameters = lru_cache(maxsize=1024)(parameters)
 
 
 class WithoutIntervals:
@@ -195,7 +191,7 @@ class Forecast:
             hfu=flops / self.latency_s / run.gpu.peak_flops(run.numbers.gemm),
             tokens=self.tokens,
             sequences=float(work.batch),
-            parameters=_parameters(run.config),
+            parameters=parameters(run.config),
             memory=self.memory,
             between_s=self.between_s,
             breakdown=(),

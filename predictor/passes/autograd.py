@@ -42,6 +42,14 @@ def joint(forward: Graph, accumulate: bool = False) -> Graph:
     return Graph((*ahead, *back), forward.fused)
 
 
+def with_backward(graph: Graph, accumulate: bool | None) -> Graph:
+    """``graph`` with its backward pass (`joint`); itself where ``accumulate`` is None, and where the model brought its
+    own along."""
+    if accumulate is None or any(node.phase == BACKWARD for block in graph.blocks for node in block.nodes):
+        return graph
+    return joint(graph, accumulate)
+
+
 #: The axis of what an embedding and a head can have in common.
 _SHARED = "vocab"
 #: The gradient of a tensor: one tensor, or several that a fused kernel sums or that are its slices.

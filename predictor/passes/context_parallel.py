@@ -22,14 +22,14 @@ from dataclasses import replace
 from predictor.errors import RequestError, UnsupportedError
 from predictor.graph.graph import Graph, Node
 from predictor.graph.tensor import Tensor
-from predictor.models.built import ModelConfig
+from predictor.models.base import Stack
 from predictor.ops.attention import Attention
 from predictor.ops.collective import Collective, over
 from predictor.ops.elementwise import Elementwise
 from predictor.passes.mesh import Mesh
 
 
-def check_context(config: ModelConfig, seq_len: int, cp: int, tp: int, comm: str, attention: str) -> None:
+def check_context(config: Stack, seq_len: int, cp: int, tp: int, comm: str, attention: str) -> None:
     """RequestError, one line, where ``cp`` ranks cannot share sequences (or heads) evenly; UnsupportedError for a
     ring of ``attention`` that is no fused kernel."""
     if comm == "ring" and attention == "math":

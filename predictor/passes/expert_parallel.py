@@ -30,7 +30,7 @@ from predictor.ops.moe import MoE
 from predictor.passes.mesh import Mesh
 
 if TYPE_CHECKING:
-    from predictor.models.built import ModelConfig
+    from predictor.models.base import Model
     from predictor.ops.collective import Collective
 
 
@@ -40,7 +40,7 @@ _CHOICE_BYTES = 8
 _SCALED, _SCALE_BYTES = 128, 4
 
 
-def check_experts(config: ModelConfig, mesh: Mesh, looped: bool = False) -> None:
+def check_experts(config: Model, mesh: Mesh, looped: bool = False) -> None:
     """RequestError, one line, for a degree that does not divide the experts or their width, or a way that cannot be.
     ``looped``: experts run one after the other, not as one operator."""
     ep, group = mesh.ep, mesh.degree("tp") * mesh.degree("dp")
@@ -136,7 +136,7 @@ def is_expert(weight: Tensor) -> bool:
     return weight.axes[:1] == ("expert",) and len(weight.axes) > 2  # expert, rows, columns
 
 
-def check_shared_experts(config: ModelConfig, ep: int) -> None:
+def check_shared_experts(config: Model, ep: int) -> None:
     """RequestError, one line, where ``ep`` ranks cannot share the experts of a model in training."""
     if ep > 1 and (not config.experts or config.is_encoder_decoder):
         raise RequestError(f"--ep {ep}: {config.name} has no experts that run whole; expected 1")

@@ -51,9 +51,9 @@ def fuse(graph: Graph, engine: Engine, attention: str = "flash") -> Graph:
     if not engine.fuses:
         return graph
     if graph.recorded:
-        from predictor.passes.fuse_recorded import fuse_recorded  # built graphs do without it
+        from predictor.passes.fuse_loops import fuse_loops  # built graphs do without it
 
-        return fuse_recorded(graph, engine, attention)
+        return fuse_loops(graph, engine, attention)
     backward = [block for block in graph.blocks if block.backward_of is not None]
     on = Fusion(engine)
     blocks: list[Block] = []

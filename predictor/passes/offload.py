@@ -18,7 +18,7 @@ from predictor.errors import RequestError
 from predictor.graph.graph import Block, Graph, Node
 from predictor.graph.saved import SavedTensor, saved_tensors
 from predictor.hardware.gpu import GPUSpec
-from predictor.models.built import ModelConfig
+from predictor.models.base import Stack
 from predictor.ops.base import BACKWARD, FORWARD
 from predictor.ops.host_copy import HostCopy
 from predictor.passes.recompute import is_layer
@@ -30,7 +30,7 @@ REACHED = 55.1 / 63.0
 _LEAST = 256 * 1024
 
 
-def check_offload(config: ModelConfig, layers: int, gpu: GPUSpec) -> None:
+def check_offload(config: Stack, layers: int, gpu: GPUSpec) -> None:
     """RequestError, one line, where so many ``layers`` cannot be offloaded."""
     if layers >= config.layers:
         raise RequestError(

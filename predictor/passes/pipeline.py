@@ -19,18 +19,17 @@ from predictor.errors import RequestError, UnsupportedError
 from predictor.formats.dtypes import bytes_of
 from predictor.graph.graph import Block, Graph, Node
 from predictor.graph.tensor import Tensor
-from predictor.models.built import ModelConfig
 from predictor.ops.base import Op
 from predictor.ops.collective import over
 from predictor.passes.offload import mixed
 from predictor.passes.recompute import is_layer
 
 if TYPE_CHECKING:
-    from predictor.models.built import ModelConfig
+    from predictor.models.base import Stack
     from predictor.passes.mesh import Mesh
 
 
-def stacks_of(config: ModelConfig, vpp: int) -> tuple[tuple[int, ...], ...]:
+def stacks_of(config: Stack, vpp: int) -> tuple[tuple[int, ...], ...]:
     """The numbers of the layers that each block of layers stands for, the encoder's first; none of a single stack."""
     if not config.is_encoder_decoder:
         return ()
@@ -43,12 +42,12 @@ def stacks_of(config: ModelConfig, vpp: int) -> tuple[tuple[int, ...], ...]:
     return encoder + tuple(tuple(ahead + n for n in numbers) for _, _, numbers in config.layers_alike())
 
 
-def messages_of(config: ModelConfig, ends: tuple[int, ...]) -> tuple[int, ...]:
+def messages_of(config: Stack, ends: tuple[int, ...]) -> tuple[int, ...]:
     """How many tensors every stage of a pipeline sends the next, whose layers end at ``ends``."""
     return tuple(2 if config.is_encoder_decoder and end > config.encoder_layers else 1 for end in ends)
 
 
-def tables_of(config: ModelConfig, ends: tuple[int, ...]) -> set[int]:
+def tables_of(config: Stack, ends: tuple[int, ...]) -> set[int]:
     """Parts of a pipeline that have a copy of the token embedding: the first, the decoder's first, and the last where
     the head reads it."""
     starts, ahead = (0, *ends[:-1]), config.encoder_layers
@@ -107,7 +106,7 @@ class Chunk(NamedTuple):
         return bool(self.stacks) and self.first <= self.ahead < self.end
 
 
-def chunks_of(config: ModelConfig, pp: int, vpp: int = 1, stage_layers: tuple[int, ...] = ()) -> tuple[Chunk, ...]:
+def chunks_of(config: Stack, pp: int, vpp: int = 1, stage_layers: tuple[int, ...] = ()) -> tuple[Chunk, ...]:
     """The ``pp`` x ``vpp`` chunks of a model in order; chunk i is of stage i modulo ``pp`` and has ``stage_layers[i]``
     layers, where those are given: 0 at an end leaves the embedding, or the head, alone on it.
 
@@ -239,7 +238,7 @@ def layers_of(stage: int, layers: int, pp: int) -> tuple[int, int]:
     return first, first + each + (stage < more)
 
 
-def check_stages(config: ModelConfig, pp: int) -> None:
+def check_stages(config: Stack, pp: int) -> None:
     """RequestError where a stage would have no layer, UnsupportedError for a model of two stacks."""
     if pp > 1 and config.is_encoder_decoder:
         raise UnsupportedError(f"--pp {pp}: not built for an encoder-decoder ({config.name}); expected 1")

@@ -16,43 +16,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from predictor.errors import RequestError
 from predictor.ops.collective import Collective
 
 if TYPE_CHECKING:
     from predictor.graph import Graph
-    from predictor.models.built import ModelConfig
     from predictor.passes.mesh import Mesh
 
 #: Logical axis -> axis of the mesh.
 TENSOR = {"heads": "tp", "kv_heads": "tp", "mlp": "tp", "vocab": "tp", "expert_mlp": "tp", "state_heads": "tp"}
-
-
-def check_tensor(config: ModelConfig, tp: int, spread: bool = False) -> None:
-    """RequestError that names every size that ``tp`` does not divide, and the nearest degree that works. ``spread``:
-    experts are shared out otherwise (`predictor.passes.expert_parallel`)."""
-    wrong = _undivided(config, tp, spread)
-    if wrong:
-        fit = [n for n in range(1, config.heads + 1) if not _undivided(config, n, spread)]
-        close = min(fit, key=lambda n: (abs(n - tp), n))
-        raise RequestError(f"--tp {tp}: does not divide {' and '.join(wrong)} of {config.name}; nearest valid: {close}")
-
-
-def _undivided(config: ModelConfig, tp: int, spread: bool) -> list[str]:
-    """What ``tp`` GPUs cannot share evenly."""
-    found = []
-    if config.heads % tp:
-        found.append(f"{config.heads} heads")
-    if any(kind.state_v_heads % tp for kind in config.variants):
-        found.append(f"{config.state_v_heads} value heads of linear attention")
-    if not config.is_mla and config.kv_heads % tp and tp % config.kv_heads:
-        found.append(f"{config.kv_heads} kv_heads")
-    dense = not config.experts or any(not sparse for sparse, _, _ in config.layer_groups())
-    if config.intermediate % tp and (dense or config.is_encoder_decoder):
-        found.append(f"intermediate {config.intermediate}")
-    if config.experts and config.moe_intermediate % tp and not spread:
-        found.append(f"moe_intermediate {config.moe_intermediate}")
-    return found
 
 
 def joined(graph: Graph, mesh: Mesh) -> Graph:

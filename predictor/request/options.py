@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from predictor.hardware.gpu import GPUSpec
     from predictor.hardware.system import SystemSpec
     from predictor.hardware.what_if import Values
-    from predictor.models.built import ModelConfig
+    from predictor.models.base import Model
 
 #: Groups of --help, in its order.
 GROUPS = MODEL, WORKLOAD, NUMBERS, GPUS, ENGINE, OUTPUT = ("model", "workload", "numbers", "GPUs", "engine", "output")
@@ -141,7 +141,7 @@ class Words:
     """
 
     # fmt: off
-    model: str | Path | ModelConfig = field(metadata=row(
+    model: str | Path | Model = field(metadata=row(
         MODEL, "a name of `tilecast models`, a Hugging Face config.json, hf:FOLDER, file.py:function (traced), an .onnx"
         " or .pt2 file, or a saved graph", common=True, column="config",
         page="a field of its own, where a config.json can be pasted, too"))

@@ -14,8 +14,7 @@ from predictor.errors import RequestError, UnsupportedError
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.hardware.what_if import with_values
 from predictor.kernels.artifact import ArtifactSet, RooflineOnly, load_artifacts
-from predictor.models.built import ModelConfig
-from predictor.models.built.traced import recorded, traced_model
+from predictor.models.base import Feature, Model
 from predictor.models.traced.as_built import general_rules, run_as_built
 from predictor.models.traced.words import model_of, with_plan
 from predictor.request.number_formats import Cache, cached, numbers_of
@@ -60,34 +59,23 @@ class Request(Words):
         word = dtype_word(self.dtype)
         if isinstance(word, str) and word != self.dtype:
             return replace(self, dtype=word).run(selector)
-        config = self.model if isinstance(self.model, ModelConfig) else model_of(self.model, self.input)
-        config = with_plan(config, self.tp_plan)
+        model = self.model if isinstance(self.model, Model) else model_of(self.model, self.input)
+        model = with_plan(model, self.tp_plan)
         instead = (
-            None if self.tp_plan else run_as_built(config, running(self.execution, self.software), self.mode, self.tp)
+            None if self.tp_plan else run_as_built(model, running(self.execution, self.software), self.mode, self.tp)
         )
-        if instead is not None:
-            run = self._run_built(instead[0], selector)
-            return replace(run, numbers=replace(run.numbers, notes=(*run.numbers.notes, instead[1])))
-        if recorded(config) is not None:
-            config = _sized(self, config)
-            run = _as_recorded(self, config)._run(config, selector)
-            return replace(
-                run, numbers=replace(run.numbers, notes=run.numbers.notes + general_rules(config, run.work.engine))
-            )
-        return self._run_built(config, selector)
-
-    def _run_built(self, config: ModelConfig, selector: ArtifactSet | RooflineOnly | None) -> Run:
-        for name, degree in (("cp", self.cp), ("dp", self.dp)) if self.mode == "forward" else ():
-            if _several(degree):
-                raise UnsupportedError(f"--{name} {degree}: not built yet for --mode forward; expected --mode train")
-        return self._run(config, selector)
+        model, why = instead or (model, "")
+        model = _sized(self, model)
+        run = _fixed(self, model)._run(model, selector)
+        notes = (*((why,) if why else ()), *general_rules(model, run.work.engine))
+        return replace(run, numbers=replace(run.numbers, notes=run.numbers.notes + notes)) if notes else run
 
     def board(self) -> GPUSpec:
         """The GPU, with the values of ``gpu_set`` in place of its file's."""
         gpu = self.gpu if isinstance(self.gpu, GPUSpec) else load_gpu(self.gpu)
         return with_values(gpu, self.gpu_set) if self.gpu_set else gpu
 
-    def _run(self, config: ModelConfig, selector: ArtifactSet | RooflineOnly | None) -> Run:
+    def _run(self, config: Model, selector: ArtifactSet | RooflineOnly | None) -> Run:
         gpu = self.board()
         if isinstance(self.top, bool) or not isinstance(self.top, int) or self.top < 0:
             raise RequestError(f"--top {self.top!r}: expected 0 or more")
@@ -100,7 +88,7 @@ class Request(Words):
         seq_len, context_len = _lengths(self, config, lens, output_len)
         tokens = seq_len if isinstance(seq_len, int) else 0  # what is no number is refused below
         own = engine.fused_encoders if self.mode == "forward" and not config.causal else None
-        attention = self.attention or default_attention(numbers.name, gpu, own, config.head_dim, tokens)
+        attention = self.attention or default_attention(numbers.name, gpu, own, config.head_width, tokens)
         cache = Cache(self.mode, engine, attention, gpu)
         numbers, kv_source = cached(numbers, config.checkpoint, self.kv_dtype, cache)
         degrees = _degrees(self)
@@ -147,12 +135,10 @@ class Request(Words):
         return Run(config, gpu, work, numbers, chosen, self.top, self.explain, self.strict)
 
 
-def _micro_batch(asked: Request, config: ModelConfig) -> int:
+def _micro_batch(asked: Request, config: Model) -> int:
     """Sequences of a micro-batch: as asked for; 1 in a pipeline, which is filled by many, where nobody says and the
-    model was not recorded with more."""
-    source = recorded(config)
-    fixed = source is not None and source.sizes is not None
-    waits = asked.mode == "train" and _several(asked.pp) and not fixed
+    model's inputs do not."""
+    waits = asked.mode == "train" and _several(asked.pp) and config.sizes is None
     return 1 if waits and asked.micro_batch == 0 else asked.micro_batch
 
 
@@ -192,66 +178,60 @@ def _several(degree: int) -> bool:
     return isinstance(degree, int) and degree > 1
 
 
-def _sized(asked: Request, config: ModelConfig) -> ModelConfig:
+def _sized(asked: Request, model: Model) -> Model:
     """A pipeline with the batch and the steps that are asked for; any other model itself."""
-    source = recorded(config)
-    if source is None or not hasattr(source, "sized"):
-        return config
     named = {"batch": asked.batch, "steps": asked.steps, "gpus": asked.dp if _several(asked.dp) else None}
-    said = {name: value for name, value in named.items() if value is not None}
-    return traced_model(config.name, source.sized(**said), config.model_type) if said else config
+    return model.with_sizes(**{name: value for name, value in named.items() if value is not None})
 
 
-def _as_recorded(asked: Request, config: ModelConfig) -> Request:
-    """The request with what the recordings of a traced model fix: sizes by their inputs, and perhaps the dtype."""
-    source = recorded(config)
-    assert source is not None
-    if asked.mode in MODES and asked.mode not in source.modes:
-        raise UnsupportedError(
-            f"--mode {asked.mode}: {config.name} has {', '.join(source.modes)}; expected one of these"
-        )
-    _check_for_traced(asked, config, source.splits)
-    if source.dtype and asked.dtype not in (None, source.dtype):
-        raise RequestError(f"--dtype {asked.dtype}: {config.name} was recorded in {source.dtype}; expected that")
-    if source.sizes is None:
-        return replace(asked, dtype=asked.dtype or source.dtype or None)
+def _fixed(asked: Request, model: Model) -> Request:
+    """The request with what the model itself fixes: sizes by its inputs, and perhaps the dtype.
+
+    RequestError (or UnsupportedError), one line, for a word that asks for something else, or for what it has not got.
+    """
+    if asked.mode in MODES and asked.mode not in model.modes:
+        raise UnsupportedError(f"--mode {asked.mode}: {model.name} has {', '.join(model.modes)}; expected one of these")
+    _check_features(asked, model)
+    if model.dtype and asked.dtype not in (None, model.dtype):
+        raise RequestError(f"--dtype {asked.dtype}: {model.name} was recorded in {model.dtype}; expected that")
+    if model.sizes is None:
+        return replace(asked, dtype=model.dtype) if model.dtype else asked
     if asked.prompt_lens is not None:
-        raise UnsupportedError(f"--prompt-lens: the inputs of {config.name} are those it was recorded with")
-    batch, tokens = source.sizes
+        raise UnsupportedError(f"--prompt-lens: the inputs of {model.name} are those it was recorded with")
+    batch, tokens = model.sizes
     # The inputs are those of one rank, the batch of training is that of all.
     ranks = asked.dp if asked.mode == "train" and isinstance(asked.dp, int) and 0 < asked.dp <= LARGEST_DEGREE else 1
-    whole = batch * ranks
-    for name, given, own in (("batch", asked.batch, whole), ("seq-len", asked.seq_len, tokens)):
-        if given not in (None, own):
-            raise RequestError(f"--{name} {given}: the inputs of {config.name} have {own}; expected that, by --input")
+    of_all = batch * ranks
+    for name, given, fixed in (("batch", asked.batch, of_all), ("seq-len", asked.seq_len, tokens)):
+        if given not in (None, fixed):
+            raise RequestError(f"--{name} {given}: the inputs of {model.name} have {fixed}; expected that, by --input")
     if asked.micro_batch not in (0, batch):
         raise UnsupportedError(
-            f"--micro-batch {asked.micro_batch}: {config.name} was recorded with {batch}; expected that"
+            f"--micro-batch {asked.micro_batch}: {model.name} was recorded with {batch}; expected that"
         )
-    steps = getattr(source, "steps", asked.steps)
-    return replace(asked, batch=whole, seq_len=tokens, dtype=asked.dtype or source.dtype or None, steps=steps)
+    steps = asked.steps if model.steps is None else model.steps
+    return replace(asked, batch=of_all, seq_len=tokens, dtype=asked.dtype or model.dtype or None, steps=steps)
 
 
-def _check_for_traced(asked: Request, config: ModelConfig, splits: bool) -> None:
-    """UnsupportedError, one line, for words whose passes need the names of a built model's axes; ``splits``: its inputs
-    say which axis context parallelism splits."""
-    if _several(asked.cp) and asked.mode == "forward" and not splits:
-        raise UnsupportedError(
-            f"--cp {asked.cp}: no input of {config.name} says which axis is split; expected --input with one such as"
-            " x:float[8,4096/cp,64]"
-        )
-    if _several(asked.dp) and asked.mode == "forward" and not hasattr(recorded(config), "sized"):
-        raise UnsupportedError(f"--dp {asked.dp}: not built yet for --mode forward; expected --mode train")
-    cp = 1 if asked.mode == "forward" else asked.cp
-    found = [f"--{name} {value}" for name, value in (("cp", cp), ("ep", asked.ep)) if value != 1]
-    found += ["--sp"] * bool(asked.sp) + [f"--lora {asked.lora}"] * bool(asked.lora)
-    found += ["--recompute selective"] * (asked.recompute == "selective")
-    found += [f"--offload-layers {asked.offload_layers}"] * bool(asked.offload_layers)
-    if found:
-        raise UnsupportedError(f"{found[0]}: not built for models that are traced ({config.name}); leave it out")
+def _check_features(asked: Request, model: Model) -> None:
+    """UnsupportedError, one line, for the first word that asks for a feature which the model has not got."""
+    forward = asked.mode == "forward"
+    words = (
+        (f"--cp {asked.cp}", forward and _several(asked.cp), Feature.CONTEXT_OF_A_PASS),
+        (f"--dp {asked.dp}", forward and _several(asked.dp), Feature.REPLICAS_OF_A_PASS),
+        (f"--cp {asked.cp}", not forward and asked.cp != 1, Feature.CONTEXT),
+        (f"--ep {asked.ep}", asked.ep != 1, Feature.EXPERTS),
+        ("--sp", bool(asked.sp), Feature.SEQUENCE),
+        (f"--lora {asked.lora}", bool(asked.lora), Feature.ADAPTERS),
+        ("--recompute selective", asked.recompute == "selective", Feature.SELECTIVE),
+        (f"--offload-layers {asked.offload_layers}", bool(asked.offload_layers), Feature.OFFLOAD),
+    )
+    for word, said, feature in words:
+        if said and (reason := model.refusal(feature)):
+            raise UnsupportedError(f"{word}: {reason}")
 
 
-def _output_len(asked: Request, config: ModelConfig, lens: tuple[int, ...]) -> int:
+def _output_len(asked: Request, config: Model, lens: tuple[int, ...]) -> int:
     """Tokens to make a sequence: as asked for, else the default, or as many as learned positions leave room for."""
     if asked.output_len is not None or asked.mode != "generate":
         return asked.output_len or 0
@@ -262,7 +242,7 @@ def _output_len(asked: Request, config: ModelConfig, lens: tuple[int, ...]) -> i
     return max(1, min(DEFAULT_OUTPUT_LEN, room))
 
 
-def _lengths(asked: Request, config: ModelConfig, lens: tuple[int, ...], output_len: int) -> tuple[int, int | None]:
+def _lengths(asked: Request, config: Model, lens: tuple[int, ...], output_len: int) -> tuple[int, int | None]:
     """Tokens of a sequence, and those in its KV cache: as asked for, else what the model can take."""
     seq_len, context_len = asked.seq_len, asked.context_len
     if lens:
@@ -294,7 +274,7 @@ def _system(given: str | Path | SystemSpec | None, gpu: GPUSpec, degrees: Parall
     return found.shared_by(degrees.groups, (degrees.sharers,)) if degrees.num_gpus > 1 else None
 
 
-def _check_ragged(config: ModelConfig, mode: str, seq_len: int | None, context_len: int | None) -> None:
+def _check_ragged(config: Model, mode: str, seq_len: int | None, context_len: int | None) -> None:
     """A ragged batch says its lengths itself, and has to be of a model that can be packed."""
     for name, value in (("seq-len", seq_len), ("context-len", context_len if mode == "decode" else None)):
         if value is not None:
@@ -319,17 +299,17 @@ def _launch_overhead(given: str | float | None, gpu: GPUSpec, engine: Engine) ->
         raise RequestError(f"GPU file '{gpu.path}': {error}") from None
 
 
-def _check_length(config: ModelConfig, work: Workload) -> None:
+def _check_length(config: Model, work: Workload) -> None:
     """Learned positions end somewhere, rotary and ALiBi models run beyond their training length; and only some heads
     work on masked tokens alone."""
-    if work.masked_tokens and not (config.model_type == "bert" and config.head in ("lm", "pretraining")):
+    if work.masked_tokens and not config.masked_head:
         raise UnsupportedError(
             f"--masked-tokens {work.masked_tokens}: {config.name} has no masked-language-model head; expected a model"
             " that has one, such as bert-large, or 0"
         )
-    if work.lora > config.hidden:
+    if work.lora and work.lora > (width := config.stack().hidden):
         raise RequestError(
-            f"--lora {work.lora}: adapters of that rank are wider than {config.name}, whose width is {config.hidden:,};"
+            f"--lora {work.lora}: adapters of that rank are wider than {config.name}, whose width is {width:,};"
             " expected less"
         )
     if work.parallelism.etp and not config.experts:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.artifact import ArtifactSet, RooflineOnly
-from predictor.models.built import ModelConfig
+from predictor.models.base import Model
 from predictor.request.numbers import Precision
 from predictor.request.workload import Workload
 
@@ -20,7 +20,7 @@ class Run:
     is an error.
     """
 
-    config: ModelConfig
+    config: Model
     gpu: GPUSpec
     work: Workload
     numbers: Precision

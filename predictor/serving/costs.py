@@ -33,7 +33,7 @@ from predictor.ops.roofline import FloatArray
 from predictor.passes.pipeline import check_stages, layers_of, staged
 from predictor.request.run import Run
 from predictor.serving.cost_tables import CHUNKS, RATIOS, Body, Chunks, Decodes, doublings
-from predictor.simulate.lower import lower, mesh_of
+from predictor.simulate.lower import Lowering, lower, mesh_of
 from predictor.simulate.plan import make_step, reducing
 from predictor.simulate.stage import Plan, Stage
 from predictor.simulate.templates import lower_alike
@@ -83,9 +83,10 @@ class StepCosts:
         self._factor = 1.0
         self.width = 1 + sizes.drafts
         pp = run.work.parallelism.pp
-        check_stages(run.config, pp)
-        layers = [layers_of(stage, run.config.layers, pp) for stage in range(pp)]
-        self._share = np.array([(end - first) / run.config.layers for first, end in layers])  # of the attention
+        stack = run.config.stack()
+        check_stages(stack, pp)
+        layers = [layers_of(stage, stack.layers, pp) for stage in range(pp)]
+        self._share = np.array([(end - first) / stack.layers for first, end in layers])  # of the attention
         self._waits_s = run.work.waits_s
         self.operators = Operators(run.gpu, self.engine, WithoutIntervals(run.selector))
         self._fill()
@@ -124,10 +125,10 @@ class StepCosts:
     def _stage(self, graph: Graph, tokens: int, phase: str, host: str) -> Stage:
         gaps = gaps_of(host in (CAPTURED, PIECES), self.run.work.kernel_gap_s)
         stage = Stage(reducing(graph, self.run), phase, _LONG, host, self.run.work.launch_overhead_s, gaps=gaps)
-        config, mesh = self.run.config, mesh_of(self.run.work)
+        stack, mesh = self.run.config.stack(), mesh_of(self.run.work)
         if len(self._share) == 1 or mesh is None:
             return stage
-        cut = staged(graph, mesh, config.layers, tokens, config.hidden, self.run.numbers.activation)
+        cut = staged(graph, mesh, stack.layers, tokens, stack.hidden, self.run.numbers.activation)
         return stage._replace(graph=cut.graph, ends=cut.ends)
 
     def _decode_graphs(self, batches: Sequence[int]) -> list[Graph]:
@@ -136,7 +137,8 @@ class StepCosts:
         for batch in batches:
             step = make_step(run.work, run.numbers, "decode", 1, 1, batch)
             alike = lower_alike(run.config, step, [1], mesh, run.numbers.formats, self.engine)
-            graphs.append(alike[0] if alike else lower(run.config, step, mesh, run.numbers.formats, self.engine))
+            how = Lowering(run.config, step, mesh, run.numbers.formats, self.engine)
+            graphs.append(alike[0] if alike else lower(how))
         return graphs
 
     def _prompt_graphs(self, tokens: Sequence[int]) -> list[Graph]:
@@ -145,7 +147,8 @@ class StepCosts:
         for count in tokens:
             step = make_step(run.work, run.numbers, "prefill", count, 0, 1)
             alike = lower_alike(run.config, step, [count], mesh, run.numbers.formats, self.engine)
-            graphs.append(alike[0] if alike else lower(run.config, step, mesh, run.numbers.formats, self.engine))
+            how = Lowering(run.config, step, mesh, run.numbers.formats, self.engine)
+            graphs.append(alike[0] if alike else lower(how))
         return graphs
 
     def _fill_attention(self, tokens: Sequence[int]) -> None:
@@ -243,7 +246,7 @@ class StepCosts:
         if not self.sizes.drafts:
             return 0.0
         whole, head = float(self._captured.at(sequences)[0].sum()), self._captured.head(sequences)
-        return self.sizes.drafts * ((whole - head) / self.run.config.layers + head)
+        return self.sizes.drafts * ((whole - head) / self.run.config.stack().layers + head)
 
     def mixed(
         self, chunks: Sequence[tuple[int, int]], sequences: int, context: int, heads: int, widest: int = 0

@@ -10,7 +10,7 @@ from predictor.engines.scheduling import Batching, Pages
 from predictor.engines.vintage import NO_LIMIT, SCHEDULING, Graphs, Scheduler, Setting
 from predictor.errors import RequestError, TilecastError, UnsupportedError
 from predictor.hardware.system import default_system
-from predictor.models.built.config import ModelConfig
+from predictor.models.base import Model
 from predictor.request.run import Run
 from predictor.simulate.memory import Memory, cache_bytes, memory_of
 from predictor.simulate.plan import plan_of
@@ -165,7 +165,7 @@ def _deployed(run: Run, options: Options, longest: int) -> Deployment:
     return Deployment(run, options, rules, held, pages, size, prefixes, ahead, memory)
 
 
-def check_serves(config: ModelConfig) -> None:
+def check_serves(config: Model) -> None:
     """UnsupportedError for a model whose requests no scheduler here takes: each of an encoder-decoder has an encoder's
     pass and a cache of its output."""
     if config.is_encoder_decoder:

@@ -11,7 +11,7 @@ from predictor.errors import UnsupportedError, unknown_name
 from predictor.kernels.artifact import ArtifactSet, RooflineOnly
 from predictor.kernels.base import ESTIMATOR, ROOFLINE, KernelPrediction, KernelTable, make_batch
 from predictor.kernels.explanation import COUNT, Explains, Explanation, Term, terms
-from predictor.models.built import ModelConfig
+from predictor.models.base import Model
 from predictor.ops.attention import Attention
 from predictor.ops.base import BACKWARD, Op
 from predictor.ops.convolution import Convolution
@@ -92,7 +92,7 @@ def notes(rows: Sequence[ClassTime], gpu: str, selector: ArtifactSet | RooflineO
     return tuple(found)
 
 
-def context_notes(config: ModelConfig, work: Workload) -> tuple[str, ...]:
+def context_notes(config: Model, work: Workload) -> tuple[str, ...]:
     """A note where the engine has no such model, or a sequence is longer than those that a model without learned
     positions was made for.
 

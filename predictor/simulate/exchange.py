@@ -13,7 +13,8 @@ from predictor.errors import RequestError
 from predictor.graph import Block, Graph, Node
 from predictor.graph.tensor import Tensor
 from predictor.hardware.system import SystemSpec
-from predictor.models.built import ModelConfig, Step
+from predictor.models.base import Stack
+from predictor.models.step import Step
 from predictor.ops.base import BACKWARD, FORWARD, Op
 from predictor.ops.collective import Collective
 from predictor.ops.collective import over as joined
@@ -125,7 +126,7 @@ class ReplicaExchange:
         op = _collective(group.mesh, kind, axis, dtype, max(1, round(nbytes)))
         return Node(op, name, count=count, phase=phase, scope=name)
 
-    def reduced(self, parameters: int, copied: int, config: ModelConfig, tables: int, experts: int = 0) -> Graph:
+    def reduced(self, parameters: int, copied: int, config: Stack, tables: int, experts: int = 0) -> Graph:
         """Gradients of a rank, ``experts`` of them of experts, reduced once a step: what follows the last backward
         pass, or runs beside it. ``copied`` of them are summed over the ranks of a tensor-parallel group that have
         copies of the same heads, too."""
@@ -223,7 +224,7 @@ class ReplicaExchange:
         op = Elementwise(dtype, "copy", count, in_dtype=self.weight_dtype, grad=False)
         return Node(op, name, phase=phase, scope=name)
 
-    def message(self, config: ModelConfig, step: Step) -> Graph:
+    def message(self, config: Stack, step: Step) -> Graph:
         """Activations that a stage sends the next, each rank of a tensor-parallel group a part where they are split."""
         over, system = self.work.parallelism, self.mesh.system
         nbytes = step.batch * (step.seq_len // over.cp) * config.hidden * self.itemsize

@@ -1,20 +1,20 @@
-"""From a model and a pass to the graph that one GPU runs: the builder's, and the passes over it in their order."""
+"""From a model and a pass to the graph that one GPU runs: the model's own, and a list of passes over it (`PASSES`)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from predictor.engines import EAGER, Engine
-from predictor.errors import RequestError, UnsupportedError
+from predictor.errors import UnsupportedError
 from predictor.formats.dtypes import bytes_of
 from predictor.formats.parts import Formats, plain
 from predictor.formats.quantization import CURRENT
 from predictor.graph import Graph
-from predictor.models.built import ModelConfig, Step, build
-from predictor.models.built.traced import recorded
-from predictor.ops.gemm import Gemm
-from predictor.passes.autograd import joint
+from predictor.models.base import Feature, Model
+from predictor.models.step import Step
+from predictor.passes.autograd import with_backward
 from predictor.passes.freeze import freeze
 from predictor.passes.name_parts import with_parts
 from predictor.passes.quantize import quantize
@@ -46,189 +46,290 @@ def placed(degrees: Parallelism, system: SystemSpec, exchange: str = "") -> Mesh
     return Mesh(axes, system.shared_by(degrees.groups, (degrees.sharers,)), degrees.ep, exchange)
 
 
-def own_update(config: ModelConfig, step: Step, accumulate: bool) -> Graph | None:
-    """The step of the optimizer that a traced model brought along; None where the house's runs."""
-    source = recorded(config)
-    update = source.record(step, accumulate).update if source is not None else None
-    return update if update is not None and update.blocks else None
+class Lowering(NamedTuple):
+    """What a graph is lowered for: a pass of a model, and what of a run decides which kernels one GPU runs in it.
+
+    ``formats`` None: all in the dtype of the step's activations. ``accumulate`` not None: training, whose gradients are
+    added to those that are there, or (False) made. ``recompute``: what of the forward pass runs again in the backward
+    pass (`predictor.passes.recompute`). ``sequences``: outside of what tensor parallelism splits, they are split over
+    its ranks. ``in_pieces``: products run in pieces beside the collectives of tensor parallelism.
+
+    In training, ``step`` is a rank's part of the sequences where the mesh has an axis "cp" (``cp_comm``: how attention
+    sees the rest), and its ``ep`` ranks share the experts. ``ulysses`` of the ranks along "cp" that share an input
+    exchange heads (0: as ``cp_comm`` says).
+    """
+
+    model: Model
+    step: Step
+    mesh: Mesh | None = None
+    formats: Formats | None = None
+    engine: Engine = EAGER
+    accumulate: bool | None = None
+    recompute: str = "none"
+    sequences: bool = False
+    cp_comm: str = "ring"
+    in_pieces: bool = False
+    ulysses: int = 0
+
+    @property
+    def tp(self) -> int:
+        return 1 if self.mesh is None else self.mesh.degree("tp")
+
+    @property
+    def cp(self) -> int:
+        return 1 if self.mesh is None else self.mesh.degree("cp")
+
+    @property
+    def serves(self) -> bool:
+        """Whether the pass keeps a KV cache."""
+        return self.step.mode in CACHED
+
+    @property
+    def spread(self) -> bool:
+        """Whether GPUs that have requests of their own share the experts."""
+        return self.serves and self.mesh is not None and self.mesh.ep * self.mesh.degree("dp") > 1
+
+    @property
+    def among(self) -> Mesh | None:
+        """The GPUs that share experts, or exchange heads, in training; None where each has its own."""
+        mesh, step = self.mesh, self.step
+        shares = mesh is not None and (mesh.ep > 1 or mesh.folds or step.exchanges > 1) and step.mode == "train"
+        return mesh if shares else None
 
 
-def _eager(
-    config: ModelConfig, step: Step, formats: Formats | None, among: Mesh | None, accumulate: bool | None
-) -> Graph:
-    """The builder's graph, in its number formats, its experts shared out ``among`` the GPUs of a mesh, and with the
-    backward pass where gradients are asked for."""
-    graph = quantize(build(config, step), formats or plain(step.act_dtype))
-    if among is not None and step.exchanges > 1:
-        from predictor.passes.context_parallel import linked
+def lower(how: Lowering) -> Graph:
+    """The graph of one GPU, or of one rank of a mesh: the model's, and `PASSES` over it in their order.
 
-        graph = linked(graph, among)
-    if among is not None:
-        from predictor.passes.expert_parallel import check_shared_experts, share_experts
+    Raises RequestError, one line with the nearest degree that works, where a degree does not divide the model.
+    """
+    graph = _ahead_of_ranks(how) if how.accumulate is None else _trained_by_all(how)
+    for each in OF_A_RANK:
+        graph = each(graph, how)
+    return graph
 
-        check_shared_experts(config, among.ep)
-        graph = share_experts(graph, among)
-    return graph if accumulate is None else joint(graph, accumulate)
+
+def _ahead_of_ranks(how: Lowering) -> Graph:
+    """The model's graph in its number formats, with the backward pass where there is one."""
+    graph = how.model.graph(how.step, how.accumulate, how.tp)
+    for each in OF_ALL:
+        graph = each(graph, how)
+    return graph
 
 
 #: What holds a step of training is looked for among steps that run other parts of one graph again. Chosen by hand, not
 #: from data: the micro-batches of a search.
-_joint = lru_cache(maxsize=16)(_eager)
+_kept = lru_cache(maxsize=16)(_ahead_of_ranks)
 
 
-def lower(
-    config: ModelConfig, step: Step, mesh: Mesh | None = None, formats: Formats | None = None, engine: Engine = EAGER,
-    accumulate: bool | None = None, again: str = "none", sequences: bool = False,
-    cp_comm: str = "ring", in_pieces: bool = False, ulysses: int = 0,
-) -> Graph:  # fmt: skip
-    """The graph of one GPU, or of one rank of ``mesh``, in ``formats`` (None: all in the dtype of its activations) and
-    the kernels of ``engine``.
+def _trained_by_all(how: Lowering) -> Graph:
+    """The same, kept from step to step by what `OF_ALL` reads alone."""
+    mesh = how.among if how.model.supports(Feature.NAMES) else how.mesh
+    return _kept(Lowering(how.model, how.step, mesh, how.formats, accumulate=how.accumulate))
 
-    With ``accumulate`` its backward pass follows, which adds to the gradients that are there, or (False) makes them;
-    ``again`` says what of the forward pass runs again in it (`predictor.passes.recompute`). ``sequences``: outside of
-    what tensor parallelism splits, they are split over its ranks. In training, ``step`` is a rank's part of the
-    sequences where the mesh has an axis "cp" (``cp_comm``: how attention sees the rest), and its ``ep`` ranks share the
-    experts; ``ulysses`` of a traced model's ranks along "cp" exchange heads (0: as ``cp_comm`` says); ``in_pieces``:
-    products run in pieces beside the collectives of tensor parallelism.
 
-    Raises RequestError, one line with the nearest degree that works, where a degree does not divide the model.
-    """
-    source, degree = recorded(config), 1 if mesh is None else mesh.degree("tp")
-    if source is not None:
-        graph = _recorded(config, step, accumulate, mesh, ulysses or (1 if cp_comm == "ring" else 0))
-        graph = recompute(_in_formats(with_parts(graph), config, formats or plain(step.act_dtype)), again)
-        if mesh is not None and degree > 1:
-            from predictor.passes.tensor_parallel import joined
+# -- passes: each gives the very same graph where it has nothing to do. What some runs alone need is imported there, so
+# -- that others start without it.
 
-            graph = joined(graph, mesh)
-    else:
-        among = (
-            mesh
-            if mesh is not None and (mesh.ep > 1 or mesh.folds or step.exchanges > 1) and step.mode == "train"
-            else None
-        )
-        graph = (_eager if accumulate is None else _joint)(config, step, formats, among, accumulate)
-        if accumulate is not None:
-            graph = recompute(graph, again)
-            if step.lora:
-                graph = freeze(graph)
-    if mesh is not None and source is None:
-        from predictor.passes.shard import shard  # a forecast of one GPU starts without it
-        from predictor.passes.tensor_parallel import TENSOR, check_tensor
 
-        serves = step.mode in CACHED
-        check_tensor(config, degree, spread=serves and mesh.ep * mesh.degree("dp") > 1)
-        soft: dict[str, str] = {}
-        if sequences:
-            from predictor.passes.sequence_parallel import SEQUENCE, check_sequence
-
-            check_sequence(step.seq_len, degree)
-            soft = SEQUENCE
-        graph = shard(graph, mesh, TENSOR, soft)
-        if in_pieces:
-            from predictor.passes.sequence_parallel import beside_products
-
-            graph = beside_products(graph)
-        if serves and mesh.ep * mesh.degree("dp") > 1:
-            from predictor.passes.expert_parallel import check_experts, spread_experts
-
-            check_experts(config, mesh, looped=step.experts == "loop" and bool(config.expert_capacity))
-            graph = spread_experts(graph, mesh, step.mode != "decode")
-    based = step.lora > 0 and accumulate is not None and formats is not None and bool(formats.linear.quant)
-    based = based and formats is not None and bytes_of(formats.linear.dtype) >= 2
-    if not engine.fuses:
-        return _unpacked(_in_context(_trained(config, graph, accumulate), mesh, cp_comm), based)
-    from predictor.passes.fuse import fuse  # a forecast of eager PyTorch starts without it
-
-    graph = _in_context(fuse(graph, engine, step.attention), mesh, cp_comm)
-    if accumulate is not None:
-        graph = _trained(config, graph, accumulate)
-        if step.lora:
-            graph = freeze(graph)
-        training = engine.training
-        if formats is not None and bytes_of(formats.linear.dtype) < 2:
-            from predictor.passes.narrow import with_casts  # nor does eager PyTorch cast in one kernel
-
-            now = training is not None and training.scales_now and formats.linear.dtype == "fp8"
-            graph = with_casts(graph, step.lora > 0, formats.linear.quant or (CURRENT if now else ""))
-        whole_adapters = training is not None and training.whole_adapters
-        if step.lora and sequences and mesh is not None and degree > 1 and whole_adapters:
-            from predictor.passes.adapters import on_whole_sequences
-
-            graph = on_whole_sequences(graph, mesh, step.batch * step.seq_len // degree, in_pieces)
-        if in_pieces:
-            from predictor.passes.sequence_parallel import products_in_pieces
-
-            graph = products_in_pieces(graph)
-    graph = _unpacked(graph, based)
-    vocab = (config.vocab if config.head == "lm" else 0) if source is None else _logits_of(graph, step)
-    if not step.sampling or not vocab:
+def split_inputs(graph: Graph, how: Lowering) -> Graph:
+    """A forward pass on one rank's part of its input, where an input says what of it is split over "cp"."""
+    if how.mesh is None or how.cp == 1 or how.step.mode != "forward":
         return graph
-    from predictor.passes.sample import sample  # nor does it choose tokens
+    part = how.model.graph_of_part(how.step, how.accumulate, how.tp, how.cp)
+    if part is None:
+        return graph
+    from predictor.passes.split_tokens import split_tokens
 
-    return sample(graph, engine, step.batch, vocab, step.sampling)
+    return split_tokens(graph, part, how.mesh, how.ulysses or (1 if how.cp_comm == "ring" else how.cp))
 
 
-def _in_formats(graph: Graph, config: ModelConfig, formats: Formats) -> Graph:
-    """A recorded graph in ``formats``. UnsupportedError, one line, where no operator of it takes the narrow one."""
+def name_parts(graph: Graph, how: Lowering) -> Graph:
+    """Products say of which part of the model they are, read off the paths of modules where the model says none."""
+    return graph if how.model.supports(Feature.NAMES) else with_parts(graph)
+
+
+def set_formats(graph: Graph, how: Lowering) -> Graph:
+    """Products in their number formats. UnsupportedError, one line, where no operator takes the narrow one."""
+    formats = how.formats or plain(how.step.act_dtype)
     found = quantize(graph, formats)
     narrow = formats.linear != formats.high or formats.own or formats.layers
-    if narrow and found is graph:
+    if narrow and found is graph and not how.model.supports(Feature.NAMES):
         raise UnsupportedError(
-            f"--dtype: {config.name} has no linear layer that can be in {formats.linear.quant or formats.linear.dtype};"
-            f" expected {formats.high.dtype}"
+            f"--dtype: {how.model.name} has no linear layer that can be in"
+            f" {formats.linear.quant or formats.linear.dtype}; expected {formats.high.dtype}"
         )
     return found
 
 
-def _logits_of(graph: Graph, step: Step) -> int:
-    """Width of what a recorded pass ends with, where that is a row of logits a sequence; else 0."""
-    nodes = graph.blocks[-1].nodes if graph.blocks else ()
-    heads = [node.op for node in nodes if isinstance(node.op, Gemm) and node.part == "head"]
-    if step.mode not in CACHED or not heads or heads[-1].m != step.batch:
-        return 0
-    return nodes[-1].outputs[0].elements // step.batch if nodes[-1].outputs else 0
-
-
-def _trained(config: ModelConfig, graph: Graph, accumulate: bool | None) -> Graph:
-    """``graph`` with the experts of a step of training in kernels that have a backward pass."""
-    if accumulate is None or not (config.experts or graph.recorded):
+def exchange_heads(graph: Graph, how: Lowering) -> Graph:
+    """Unfused attention's exchanges of heads for positions, over the links along "cp"."""
+    if how.among is None or how.step.exchanges <= 1:
         return graph
-    from predictor.passes.expert_parallel import experts_apart  # who trains no experts starts without it
+    from predictor.passes.context_parallel import linked
+
+    return linked(graph, how.among)
+
+
+def share_experts(graph: Graph, how: Lowering) -> Graph:
+    """Experts shared out among the GPUs of a mesh, in training."""
+    if how.among is None:
+        return graph
+    from predictor.passes import expert_parallel
+
+    expert_parallel.check_shared_experts(how.model, how.among.ep)
+    return expert_parallel.share_experts(graph, how.among)
+
+
+def differentiate(graph: Graph, how: Lowering) -> Graph:
+    """The backward pass behind the forward one."""
+    return with_backward(graph, how.accumulate)
+
+
+def run_again(graph: Graph, how: Lowering) -> Graph:
+    """What of the forward pass runs again in the backward pass."""
+    return graph if how.accumulate is None else recompute(graph, how.recompute)
+
+
+def train_adapters(graph: Graph, how: Lowering) -> Graph:
+    """No gradients of weights that are not trained."""
+    return freeze(graph) if how.accumulate is not None and how.step.lora else graph
+
+
+def shard(graph: Graph, how: Lowering) -> Graph:
+    """What one rank of tensor (and sequence) parallelism has, with the collectives that join it. A model without names
+    gave what one rank runs, whose collectives take their links here."""
+    mesh = how.mesh
+    if mesh is None:
+        return graph
+    from predictor.passes import shard as by_rules
+    from predictor.passes.tensor_parallel import TENSOR, joined
+
+    if not how.model.supports(Feature.NAMES):
+        return joined(graph, mesh) if how.tp > 1 else graph
+    how.model.check_tensor(how.tp, how.spread)
+    soft: dict[str, str] = {}
+    if how.sequences:
+        from predictor.passes.sequence_parallel import SEQUENCE, check_sequence
+
+        check_sequence(how.step.seq_len, how.tp)
+        soft = SEQUENCE
+    return by_rules.shard(graph, mesh, TENSOR, soft)
+
+
+def overlap_eagerly(graph: Graph, how: Lowering) -> Graph:
+    """Collectives of tensor parallelism beside the products that they feed."""
+    if how.mesh is None or not how.in_pieces:
+        return graph
+    from predictor.passes.sequence_parallel import beside_products
+
+    return beside_products(graph)
+
+
+def spread_experts(graph: Graph, how: Lowering) -> Graph:
+    """Experts over GPUs that have requests of their own, in serving."""
+    if how.mesh is None or not how.spread or not how.model.supports(Feature.EXPERTS):
+        return graph
+    from predictor.passes import expert_parallel
+
+    looped = how.step.experts == "loop" and bool(how.model.expert_capacity)
+    expert_parallel.check_experts(how.model, how.mesh, looped=looped)
+    return expert_parallel.spread_experts(graph, how.mesh, how.step.mode != "decode")
+
+
+def fuse_kernels(graph: Graph, how: Lowering) -> Graph:
+    """What the engine runs as one kernel."""
+    if not how.engine.fuses:
+        return graph
+    from predictor.passes.fuse import fuse
+
+    return fuse(graph, how.engine, how.step.attention)
+
+
+def attend_over_ranks(graph: Graph, how: Lowering) -> Graph:
+    """Attention over the parts that all ranks along "cp" have of the sequences."""
+    if how.mesh is None or how.cp == 1 or not how.model.supports(Feature.CONTEXT):
+        return graph
+    from predictor.passes.context_parallel import context
+
+    return context(graph, how.mesh, how.cp_comm)
+
+
+def train_experts(graph: Graph, how: Lowering) -> Graph:
+    """Experts of a step of training in kernels that have a backward pass."""
+    if how.accumulate is None:
+        return graph
+    from predictor.passes.expert_parallel import experts_apart
 
     return experts_apart(graph)
 
 
-def _unpacked(graph: Graph, based: bool) -> Graph:
-    """``graph`` with the kernels that unpack a base in few bits."""
-    if not based:
+def train_fused_adapters(graph: Graph, how: Lowering) -> Graph:
+    """As `train_adapters`, of the kernels that fusing made."""
+    return train_adapters(graph, how) if how.engine.fuses else graph
+
+
+def cast_operands(graph: Graph, how: Lowering) -> Graph:
+    """Kernels that bring operands of products into a narrow format, in a step of training."""
+    formats, training = how.formats, how.engine.training
+    if not how.engine.fuses or how.accumulate is None or formats is None or bytes_of(formats.linear.dtype) >= 2:
         return graph
-    from predictor.passes.unpack import unpack  # who trains no adapters starts without it
+    from predictor.passes.narrow import with_casts
+
+    now = training is not None and training.scales_now and formats.linear.dtype == "fp8"
+    return with_casts(graph, how.step.lora > 0, formats.linear.quant or (CURRENT if now else ""))
+
+
+def gather_for_adapters(graph: Graph, how: Lowering) -> Graph:
+    """Adapters on whole sequences, where their framework does not split these."""
+    step, mesh, training = how.step, how.mesh, how.engine.training
+    whole_adapters = training is not None and training.whole_adapters
+    trains = how.engine.fuses and how.accumulate is not None and step.lora and how.sequences
+    if not (trains and mesh is not None and how.tp > 1 and whole_adapters):
+        return graph
+    from predictor.passes.adapters import on_whole_sequences
+
+    return on_whole_sequences(graph, mesh, step.batch * step.seq_len // how.tp, how.in_pieces)
+
+
+def cut_products(graph: Graph, how: Lowering) -> Graph:
+    """Fused products in pieces, each beside the collective of another."""
+    if not how.engine.fuses or how.accumulate is None or not how.in_pieces:
+        return graph
+    from predictor.passes.sequence_parallel import products_in_pieces
+
+    return products_in_pieces(graph)
+
+
+def unpack_base(graph: Graph, how: Lowering) -> Graph:
+    """Kernels that unpack a base in few bits, under adapters that are trained."""
+    formats = how.formats
+    if not how.step.lora or how.accumulate is None or formats is None:
+        return graph
+    if not formats.linear.quant or bytes_of(formats.linear.dtype) < 2:
+        return graph
+    from predictor.passes.unpack import unpack
 
     return unpack(graph)
 
 
-def _recorded(config: ModelConfig, step: Step, accumulate: bool | None, mesh: Mesh | None, ulysses: int) -> Graph:
-    """What a traced model runs; a forward pass on one rank's part of its input where the mesh has an axis "cp" and the
-    input says what of it is split."""
-    source = recorded(config)
-    assert source is not None
-    tp, cp = (1, 1) if mesh is None else (mesh.degree("tp"), mesh.degree("cp"))
-    graph = source.record(step, accumulate, tp).graph
-    if not any(block.nodes for block in graph.blocks):
-        raise RequestError(f"{config.name}: runs no operator; expected a model that computes something")
-    part = source.part(cp) if cp > 1 and step.mode == "forward" else None
-    if mesh is None or part is None:
+def choose_tokens(graph: Graph, how: Lowering) -> Graph:
+    """The sampler of an engine behind the logits."""
+    if not how.engine.fuses or not how.step.sampling or not (vocab := how.model.logits(graph, how.step)):
         return graph
-    from predictor.passes.split_tokens import split_tokens  # a forecast of one GPU starts without it
+    from predictor.passes.sample import sample
 
-    return split_tokens(graph, part.record(step, accumulate, tp).graph, mesh, ulysses or cp)
+    return sample(graph, how.engine, how.step.batch, vocab, how.step.sampling)
 
 
-def _in_context(graph: Graph, mesh: Mesh | None, comm: str) -> Graph:
-    """``graph`` with attention over the sequences' parts of all ranks along "cp"; of a recorded one that is done."""
-    if mesh is None or mesh.degree("cp") == 1 or graph.recorded:
-        return graph
-    from predictor.passes.context_parallel import context  # a forecast of one GPU starts without it
-
-    return context(graph, mesh, comm)
+Pass = Callable[[Graph, Lowering], Graph]
+#: Over the graph of the whole model, or of what it gives of a rank.
+OF_ALL: tuple[Pass, ...] = (
+    split_inputs, name_parts, set_formats, exchange_heads, share_experts, differentiate,
+)  # fmt: skip
+#: What follows: one rank of a mesh, its kernels in its engine, and what serving or training puts around them.
+OF_A_RANK: tuple[Pass, ...] = (
+    run_again, train_adapters, shard, overlap_eagerly, spread_experts, fuse_kernels, attend_over_ranks, train_experts,
+    train_fused_adapters, cast_operands, gather_for_adapters, cut_products, unpack_base, choose_tokens,
+)  # fmt: skip
+#: Every pass in its order.
+PASSES = OF_ALL + OF_A_RANK

@@ -15,9 +15,7 @@ from predictor.engines.memory import rule_of
 from predictor.formats.parts import Formats
 from predictor.graph.graph import Block, Graph
 from predictor.hardware.gpu import GPUSpec
-from predictor.models.built import ModelConfig, kv_cache_bytes, parameters, weight_bytes
-from predictor.models.built.parameters import Local, parameter_split, whole
-from predictor.models.built.traced import recorded, sized
+from predictor.models.base import Feature, Local, Model, Stack, whole
 from predictor.ops.base import COMPUTE
 from predictor.passes.quantize import saved_bytes
 from predictor.request.numbers import Precision
@@ -182,21 +180,31 @@ def _allowed(gpu: GPUSpec, engine: Engine, asked: float | None, gpus: int) -> di
 
 
 #: Asked for every point of a sweep; the limit guards against memory without end, chosen by hand, not from data.
-_parameters = lru_cache(maxsize=1024)(parameters)
+@lru_cache(maxsize=1024)
+def parameters(config: Model) -> int:
+    """Elements of all weights of a model."""
+    return config.parameters()
 
 
 @lru_cache(maxsize=1024)
-def _weight_bytes(config: ModelConfig, formats: Formats, mesh: Mesh | None) -> float:
-    """Bytes of the weights of one GPU, of a pipeline's stage with the most."""
-    local = _local(mesh)
-    whole = weight_bytes(config, formats, local, _ranks(mesh))
-    if mesh is None or mesh.degree("pp") == 1 or recorded(config) is not None:
-        return whole
-    split = parameter_split(config, local)
-    table = split.embedding * formats.of("embedding").weight_bytes
-    head = split.head * formats.of("head").weight_bytes
-    last = table if config.tie_embeddings else head  # a tied matrix stands at both ends
-    return (whole - table - head) * _stage_share(config, mesh) + max(table, last)
+def _weight_bytes(config: Model, formats: Formats, mesh: Mesh | None) -> float:
+    """Bytes of the weights of one GPU, of a pipeline's stage with the most, as the model knows them."""
+    if mesh is None or mesh.degree("pp") == 1 or not config.supports(Feature.NAMES):
+        return config.weight_bytes(formats, _local(mesh), _ranks(mesh))
+    return config.weight_bytes_of_stage(formats, _local(mesh), _stage_share(config.stack(), mesh))
+
+
+def _read_off(plan: Plan, run: Run) -> float:
+    """Bytes of the weights of one GPU, of a model whose parts have no names: products in a narrow format are seen in
+    the graphs of its passes alone."""
+    formats, first = run.numbers.formats, plan.stages[0]
+    if first.ends:
+        return _heaviest(first, formats)
+    # parts of a pipeline have weights of their own
+    apart = plan.stages if run.work.mode == "forward" else plan.stages[:1]
+    return _weight_bytes(run.config, formats, mesh_of(run.work)) - sum(
+        saved_bytes(stage.graph, formats) for stage in apart
+    )
 
 
 def _heaviest(stage: Stage, formats: Formats) -> float:
@@ -206,7 +214,7 @@ def _heaviest(stage: Stage, formats: Formats) -> float:
     return max(part.parameters() * formats.high.weight_bytes - saved_bytes(part, formats) for part in parts)
 
 
-def _stage_share(config: ModelConfig, mesh: Mesh | None) -> float:
+def _stage_share(config: Stack, mesh: Mesh | None) -> float:
     """The share of the layers that the largest stage of a pipeline has."""
     pp = 1 if mesh is None else mesh.degree("pp")
     return -(-config.layers // pp) / config.layers
@@ -238,35 +246,28 @@ def memory_of(run: Run, plan: Plan) -> Memory:
     if work.mode == "train":
         held, stage = _of_training(run, plan)
         return Memory(*held, 0.0, stage=stage, stages=work.parallelism.pp, **allowed)
-    config = sized(run.config, plan.first)
-    weights = _weight_bytes(config, run.numbers.formats, mesh_of(work))
-    if recorded(config) is not None and plan.stages[0].ends:
-        weights = _heaviest(plan.stages[0], run.numbers.formats)
-    elif recorded(config) is not None:
-        apart = (
-            plan.stages if work.mode == "forward" else plan.stages[:1]
-        )  # parts of a pipeline have weights of their own
-        weights -= sum(saved_bytes(stage.graph, run.numbers.formats) for stage in apart)
-    cache = cache_bytes(config, work, run.numbers)
+    parts = run.config.supports(Feature.NAMES)
+    weights = _weight_bytes(run.config, run.numbers.formats, mesh_of(work)) if parts else _read_off(plan, run)
+    cache = cache_bytes(run.config, work, run.numbers, run.config.stack(plan.first))
     ranks = work.parallelism.dp
     ran = plan.stages if work.mode == "forward" else plan.stages[:1]  # parts of a pipeline; decode steps need less
     most = max(_largest_moment(stage.graph) for stage in ran)
     return Memory(weights, 0.0, 0.0, most, cache, sequences=work.batch // ranks, ranks=ranks, **allowed)
 
 
-def cache_bytes(config: ModelConfig, work: Workload, numbers: Precision) -> float:
+def cache_bytes(config: Model, work: Workload, numbers: Precision, stack: Stack | None = None) -> float:
     """Bytes of one GPU's KV cache at the end of a run, of the data-parallel rank with the longest sequences; 0 in mode
-    forward, which keeps none."""
+    forward, which keeps none. ``stack``: the model's layers where a graph of it is at hand."""
     if work.mode == "forward":
         return 0.0
     makes = {"prefill": 0, "decode": 1, "generate": work.output_len - 1}[work.mode]
     prompt = work.context_len if work.mode == "decode" else work.seq_len
     mesh, ranks = mesh_of(work), work.parallelism.dp
-    local, share, tp = _local(mesh), _stage_share(config, mesh), _ranks(mesh)
+    local, share, tp = _local(mesh), _stage_share(stack or config.stack(), mesh), _ranks(mesh)
     lens = work.prompt_lens if ranks == 1 else tuple(sorted(work.prompt_lens, reverse=True)[::ranks])
     if not lens:
-        return kv_cache_bytes(config, work.batch // ranks, prompt + makes, numbers.kv, local, tp) * share
-    each = (kv_cache_bytes(config, times, n + makes, numbers.kv, local, tp) for n, times in Counter(lens).items())
+        return config.kv_bytes(work.batch // ranks, prompt + makes, numbers.kv, local, tp) * share
+    each = (config.kv_bytes(times, n + makes, numbers.kv, local, tp) for n, times in Counter(lens).items())
     return sum(each) * share
 
 
@@ -299,7 +300,7 @@ def _of_training(run: Run, plan: Plan) -> tuple[Held, int]:
         from predictor.simulate.step_plan import saved_bytes  # a forward pass starts without it
 
         saved = saved_bytes(plan.stages[0].graph)
-        count = _parameters(run.config)
+        count = parameters(run.config)
         if run.work.lora:
             from predictor.passes.freeze import is_trained  # who trains all weights starts without them
             from predictor.passes.unpack import spared_bytes
@@ -374,7 +375,7 @@ def least_of_training(run: Run) -> float:
     work, over = run.work, run.work.parallelism
     if over.num_gpus != over.dp or over.shard == HSDP or over.ep > 1 or work.lora:
         return 0.0
-    return _state(run, _parameters(run.config), over.dp).total
+    return _state(run, parameters(run.config), over.dp).total
 
 
 def _state(run: Run, count: int, shards: int, frozen: float = 0.0) -> Held:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from predictor.engines import CAPTURED, PIECES
 from predictor.graph import Graph, Node
-from predictor.models.built import ModelConfig, Step
-from predictor.models.built.traced import Part, parts_of, recorded, sized
+from predictor.models.base import Feature, Model, Part
+from predictor.models.step import Step
 from predictor.ops.attention import Attention
 from predictor.ops.collective import Collective, over
 from predictor.ops.routing import RANDOM
@@ -16,7 +16,7 @@ from predictor.request.numbers import Precision
 from predictor.request.run import Run
 from predictor.request.workload import Workload
 from predictor.simulate.capture import decode_size, padded, padded_lens, prompt_size, tokens_of
-from predictor.simulate.lower import lower, mesh_of
+from predictor.simulate.lower import Lowering, lower, mesh_of
 from predictor.simulate.stage import Plan, Stage
 from predictor.simulate.templates import lower_alike
 from predictor.simulate.timeline import gaps_of
@@ -56,7 +56,7 @@ def plan_of(run: Run, captured: bool = True) -> Plan:
     if mode == "decode":
         (passes,) = _decode_steps(run, (0,), captured)
         return Plan((stage(passes, mode),))
-    parts = parts_of(config)
+    parts = config.parts()
     if parts:
         return Plan(
             tuple(
@@ -127,18 +127,17 @@ def reducing(graph: Graph, run: Run) -> Graph:
     return norms_in_reductions(graph, takes)
 
 
-def _piped(stage: Stage, config: ModelConfig, work: Workload, numbers: Precision) -> Stage:
+def _piped(stage: Stage, config: Model, work: Workload, numbers: Precision) -> Stage:
     """The stage with its passes cut into those of a pipeline."""
     from predictor.passes.pipeline import check_stages, staged  # a forecast of one GPU starts without it
 
-    config = sized(config, stage.graph)
-    mesh, layers = mesh_of(work), config.layers
+    stack, mesh = config.stack(stage.graph), mesh_of(work)
     assert mesh is not None  # pp GPUs or more
-    check_stages(config, work.parallelism.pp)
+    check_stages(stack, work.parallelism.pp)
     tokens = work.sequences_a_pass
     if stage.phase != "decode":
         tokens = sum(work.lens_a_pass) or tokens * work.seq_len
-    graph, ends = staged(stage.graph, mesh, layers, tokens, config.hidden, numbers.activation)
+    graph, ends = staged(stage.graph, mesh, stack.layers, tokens, stack.hidden, numbers.activation)
     return stage._replace(graph=graph, ends=ends, in_flight=work.in_flight)
 
 
@@ -188,19 +187,18 @@ def sample_contexts(steps: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
 
 
 def _whole_graph(
-    config: ModelConfig, work: Workload, numbers: Precision, mode: str, padded_to: tuple[int, ...] = ()
+    config: Model, work: Workload, numbers: Precision, mode: str, padded_to: tuple[int, ...] = ()
 ) -> Graph:
     """A pass over all tokens of the prompts, of these lengths where they are padded."""
     batch, lens, mesh = work.sequences_a_pass, padded_to or work.lens_a_pass, mesh_of(work)
     seq_len = max(padded_to, default=work.seq_len)
     step = make_step(work, numbers, mode, seq_len, 0, batch, lens)
     if work.parallelism.sp:
-        return lower(config, step, mesh, numbers.formats, work.engine, sequences=True)
+        return lower(Lowering(config, step, mesh, numbers.formats, work.engine, sequences=True))
     found = lower_alike(config, step, (seq_len,), mesh, numbers.formats, work.engine)
     over = work.parallelism
-    return found[0] if found else lower(
-        config, step, mesh, numbers.formats, work.engine, cp_comm=over.cp_comm, ulysses=over.ulysses
-    )  # fmt: skip
+    how = Lowering(config, step, mesh, numbers.formats, work.engine, cp_comm=over.cp_comm, ulysses=over.ulysses)
+    return found[0] if found else lower(how)
 
 
 def _part_graph(part: Part, work: Workload, numbers: Precision) -> Graph:
@@ -210,9 +208,9 @@ def _part_graph(part: Part, work: Workload, numbers: Precision) -> Graph:
     )
     formats, degrees, mesh = None if part.dtype else numbers.formats, work.parallelism, mesh_of(work)
     accumulate = False if part.mode == "train" else None
-    graph = lower(
+    graph = lower(Lowering(
         part.model, step, mesh, formats, work.engine, accumulate, cp_comm=degrees.cp_comm, ulysses=degrees.ulysses
-    )
+    ))  # fmt: skip
     if mesh is None or not any(isinstance(node.op, Collective) and not node.op.system for node, _ in graph.nodes()):
         return graph
     blocks = (replace(block, nodes=tuple(_linked(node, mesh) for node in block.nodes)) for block in graph.blocks)
@@ -228,7 +226,7 @@ def _linked(node: Node, mesh: Mesh) -> Node:
 
 
 def _decode_graphs(
-    config: ModelConfig, work: Workload, numbers: Precision, grown: tuple[int, ...], sequences: int = 0
+    config: Model, work: Workload, numbers: Precision, grown: tuple[int, ...], sequences: int = 0
 ) -> tuple[Graph, ...]:
     """Decode steps that find ``grown`` tokens in the cache beside the workload's own, one for each; of so many
     ``sequences`` where they are not the workload's."""
@@ -241,14 +239,14 @@ def _decode_graphs(
         if found:
             return tuple(found)
     alone = engine.fuses and first.attention == "flash" and not lens and not config.is_encoder_decoder
-    if alone and recorded(config) is None:
+    if alone and config.supports(Feature.OPEN_SIZES):
         # Attention alone knows how long the context is: the rest of the step is built once.
-        graph = lower(config, first, mesh, formats, engine)
+        graph = lower(Lowering(config, first, mesh, formats, engine))
         return tuple(_with_context(graph, before + more) for more in grown)
     steps = (
         make_step(work, numbers, "decode", 1, before + more, batch, tuple(n + more for n in lens)) for more in grown
     )
-    return tuple(lower(config, step, mesh, formats, engine) for step in steps)
+    return tuple(lower(Lowering(config, step, mesh, formats, engine)) for step in steps)
 
 
 def _with_context(graph: Graph, context: int) -> Graph:

@@ -14,8 +14,8 @@ from predictor.graph import OPTIMIZER, Graph
 from predictor.graph.saved import saved_tensors
 from predictor.hardware.gpu import GPUSpec
 from predictor.hardware.system import SystemSpec
-from predictor.models.built import ModelConfig, Step, parameters
-from predictor.models.built.traced import sized
+from predictor.models.base import Model, Stack
+from predictor.models.step import Step
 from predictor.ops.embedding import CrossEntropy
 from predictor.passes.context_parallel import check_context
 from predictor.passes.freeze import is_trained
@@ -28,7 +28,7 @@ from predictor.request.numbers import Precision
 from predictor.request.words import recomputed
 from predictor.request.workload import Workload
 from predictor.simulate.exchange import ReplicaExchange
-from predictor.simulate.lower import lower, own_update
+from predictor.simulate.lower import Lowering, lower
 from predictor.simulate.stage import GRADIENTS, PIPELINE, WEIGHTS, Parallel, Plan, Rank, Stage, Units
 from predictor.simulate.timeline import gaps_of
 
@@ -79,20 +79,21 @@ def saved_bytes(graph: Graph) -> float:
 
 @lru_cache(maxsize=512)
 def lowered(
-    config: ModelConfig, step: Step, mesh: Mesh | None, formats: Formats, engine: Engine, accumulate: bool, again: str,
+    config: Model, step: Step, mesh: Mesh | None, formats: Formats, engine: Engine, accumulate: bool, again: str,
     some: bool, sequences: bool, cp_comm: str, in_pieces: bool, offloaded: int, host_bandwidth: float,
 ) -> Lowered:  # fmt: skip
     """The joint graph of one micro-batch on one rank; with ``some``, beside it the one that runs every layer again.
     ``offloaded`` layers keep their activations behind a link of ``host_bandwidth`` bytes/s."""
 
     def made(kind: str) -> Graph:
-        graph = lower(config, step, mesh, formats, engine, accumulate, kind, sequences, cp_comm, in_pieces)
-        return offload(graph, offloaded, config.layers, host_bandwidth)
+        how = Lowering(config, step, mesh, formats, engine, accumulate, kind, sequences, cp_comm, in_pieces)
+        graph = lower(how)
+        return offload(graph, offloaded, config.stack(graph).layers, host_bandwidth)
 
     return Lowered(made("none"), made(again)) if some else Lowered(made(again), None)
 
 
-def training_plan(config: ModelConfig, work: Workload, numbers: Precision, step: Step, gpu: GPUSpec) -> Plan:
+def training_plan(config: Model, work: Workload, numbers: Precision, step: Step, gpu: GPUSpec) -> Plan:
     """The stages of a step of training, and how they are one where there are many GPUs.
 
     Gradients add up over the passes of a step; optimizer "none" never clears them, so every pass adds to the last one.
@@ -104,19 +105,18 @@ def training_plan(config: ModelConfig, work: Workload, numbers: Precision, step:
     )
     kind, some, of = recomputed(work.recompute)
     if work.offload_layers:
-        check_offload(config, work.offload_layers, gpu)
+        check_offload(config.stack(), work.offload_layers, gpu)
     if over.cp > 1:
-        check_context(config, step.seq_len, over.cp, over.tp, over.cp_comm, step.attention)
+        check_context(config.stack(), step.seq_len, over.cp, over.tp, over.cp_comm, step.attention)
         exchanges = over.cp if step.attention == "math" else 1
         step = replace(step, seq_len=step.seq_len // over.cp, exchanges=exchanges)
     inner = _layer_mesh(over.tp, over.cp, over.ep, work.system, over.folds)
     whole = lowered(config, step, inner, numbers.formats, engine, accumulate, kind, bool(of), over.sp, over.cp_comm,
                     over.tp_overlap, work.offload_layers, gpu.pcie_bandwidth or 0.0)  # fmt: skip
-    config = sized(config, whole.graph)
-    if of and of != config.layers:
+    stack = config.stack(whole.graph)
+    if of and of != stack.layers:
         raise RequestError(
-            f"--recompute {work.recompute}: {config.name} has {config.layers} layers; expected"
-            f" full:N-of-{config.layers}"
+            f"--recompute {work.recompute}: {stack.name} has {stack.layers} layers; expected full:N-of-{stack.layers}"
         )
     host, launch_s = CALLS if engine.host == CALLS else CAPTURED, work.launch_overhead_s
     gaps = gaps_of(host == CAPTURED or work.cuda_graphs != "none", work.kernel_gap_s)
@@ -127,7 +127,7 @@ def training_plan(config: ModelConfig, work: Workload, numbers: Precision, step:
         found = Stage(graph, phase, weight, CAPTURED if captured else host, launch_s, gaps=gaps, forward=ahead)
         return found._replace(layers_captured=phase == "train" and work.cuda_graphs == LAYER)
 
-    chunks = chunks_of(config, over.pp, over.vpp, over.stage_layers)
+    chunks = chunks_of(stack, over.pp, over.vpp, over.stage_layers)
     if of:
         chunks = tuple(c._replace(again=-(-some * (c.end - c.first) // of)) for c in chunks)
     passes = float(work.micro_batches)
@@ -137,13 +137,13 @@ def training_plan(config: ModelConfig, work: Workload, numbers: Precision, step:
     stages = [stage(graph, "train", passes) for graph in distinct.values()]
     saved = {places[id(graph)]: partial(whole.saved, chunk) for graph, chunk in zip(graphs, chunks, strict=True)}
     if over.num_gpus == 1:
-        own = own_update(config, step, accumulate) if work.optimizer != "none" else None
-        trained = _trained(graphs[0]) if work.lora else parameters(config)
+        own = config.update(step, accumulate) if work.optimizer != "none" else None
+        trained = _trained(graphs[0]) if work.lora else config.parameters()
         update = own or update_graph(trained, work.optimizer, numbers.mixed, training)
         return Plan((*stages, stage(update, OPTIMIZER)))
     exchange = ReplicaExchange(work, numbers, engine)
     ends = tuple(chunk.end for chunk in chunks)
-    tables = {part % over.pp for part in tables_of(config, ends)}
+    tables = {part % over.pp for part in tables_of(stack, ends)}
     units: dict[int, Units] = {}
     if exchange.sharded:
         for key, graph in distinct.items():
@@ -163,12 +163,12 @@ def training_plan(config: ModelConfig, work: Workload, numbers: Precision, step:
             weights = [weight for graph in ahead for weight in graph.weights()]
             experts = exchange.experts_of(weights)
             learn = exchange.experts_of(w for w in weights if not work.lora or is_trained(w[0]))
-            copied = sum(_copied(graph, config, over.tp, work.lora > 0) for graph in ahead)
+            copied = sum(_copied(graph, stack, over.tp, work.lora > 0) for graph in ahead)
             rank = {"reduce": -1, "gather": -1, "update": -1}
             parts = (
                 (
                     "reduce",
-                    exchange.reduced(trained, copied, config, len(tables) if s in tables else 1, learn),
+                    exchange.reduced(trained, copied, stack, len(tables) if s in tables else 1, learn),
                     GRADIENTS,
                 ),
                 ("gather", exchange.gathered(trained, learn), WEIGHTS),
@@ -189,8 +189,8 @@ def training_plan(config: ModelConfig, work: Workload, numbers: Precision, step:
     message = -1
     if over.pp > 1:
         message = len(stages)
-        stages.append(stage(exchange.message(config, step), PIPELINE, passes))
-    return Plan(tuple(stages), Parallel(tuple(found), tuple(ranks), message, units, saved, messages_of(config, ends)))
+        stages.append(stage(exchange.message(stack, step), PIPELINE, passes))
+    return Plan(tuple(stages), Parallel(tuple(found), tuple(ranks), message, units, saved, messages_of(stack, ends)))
 
 
 def _ahead(graph: Graph) -> Graph:
@@ -204,10 +204,10 @@ def _trained(graph: Graph) -> int:
     return sum(weight.elements * count for weight, count in graph.weights() if is_trained(weight))
 
 
-def _copied(graph: Graph, config: ModelConfig, tp: int, adapters: bool) -> int:
+def _copied(graph: Graph, config: Stack, tp: int, adapters: bool) -> int:
     """Elements of a rank's trained weights of keys and values that other ranks have copies of: each has one head of
     fewer heads than ranks."""
-    if config.is_mla or config.kv_heads >= tp:
+    if config.is_mla or not 0 < config.kv_heads < tp:
         return 0
     found = 0
     for weight, count in graph.weights():

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from predictor.engines import Engine
 from predictor.formats.parts import Formats
 from predictor.graph import Graph
-from predictor.models.built import ModelConfig, Step
-from predictor.models.built.traced import recorded
-from predictor.simulate.lower import lower
+from predictor.models.base import Feature, Model
+from predictor.models.step import Step
+from predictor.simulate.lower import Lowering, lower
 from predictor.simulate.stage import collectives_beside
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ _TEMPLATES = Templates(most=512)
 
 
 def lower_alike(
-    config: ModelConfig, step: Step, tokens: Sequence[int], mesh: Mesh | None, formats: Formats, engine: Engine
+    config: Model, step: Step, tokens: Sequence[int], mesh: Mesh | None, formats: Formats, engine: Engine
 ) -> list[Graph] | None:
     """The graphs of passes like ``step`` with other ``tokens``: of the context in decode, else query tokens a sequence.
 
@@ -105,7 +105,7 @@ def lower_alike(
     comes for the first time, in training, and of ragged batches. A template leaves the system of a mesh open, too, of
     which a graph holds the links' numbers.
     """
-    if step.lens or step.training or recorded(config) is not None:
+    if step.lens or step.training or not config.supports(Feature.OPEN_SIZES):
         return None
     last, rest = ("context_len", step.seq_len) if step.mode == "decode" else ("seq_len", step.context_len)
     structure = (config, mesh and (mesh.axes, mesh.ep, mesh.exchange), formats, engine, rest, _structure_of(step))
@@ -113,7 +113,7 @@ def lower_alike(
 
     def make(system: SystemSpec | None = None, **sizes: Any) -> Graph:
         over = replace(mesh, system=system) if mesh is not None and system is not None else None
-        graph = lower(config, replace(step, **sizes), over, formats, engine)
+        graph = lower(Lowering(config, replace(step, **sizes), over, formats, engine))
         if any(collectives_beside(block, engine) for block in graph.blocks):
             raise ValueError("its time hangs on its tensors, which a template has none of")
         return graph

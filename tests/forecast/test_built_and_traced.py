@@ -14,7 +14,7 @@ import predictor
 from predictor.errors import RequestError, TilecastError
 from predictor.forecast.forecast import Forecast, forecast
 from predictor.models.built.load import CONFIGS
-from predictor.models.built.traced import traced_model
+from predictor.models.traced.model import TracedModel
 from predictor.request.request import Request
 from tests.model_types import TYPES, small
 
@@ -246,5 +246,5 @@ def test_a_class_trains_in_eight_bits_as_the_built_model(folder: Path) -> None:
 
 
 def test_a_source_says_nothing_of_a_reader_by_default() -> None:
-    source = predictor.trace(torch.nn.Linear(8, 8), "float[2,8]").traces
-    assert source.built is None and traced_model("x", source).checkpoint is None
+    source = predictor.trace(torch.nn.Linear(8, 8), "float[2,8]").source
+    assert source.built is None and TracedModel("x", source).checkpoint is None

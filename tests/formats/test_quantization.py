@@ -18,14 +18,14 @@ from predictor.hardware.gpu import load_gpu
 from predictor.kernels.artifact import load_artifacts
 from predictor.kernels.base import make_batch, predict_kernels
 from predictor.models.built import load_config
-from predictor.models.built.step import Step
+from predictor.models.step import Step
 from predictor.ops import Gemm, MoE, Op
 from predictor.ops.attention import Attention
 from predictor.ops.quantize import Quantize
 from predictor.ops.roofline import peak_for, roofline
 from predictor.request.numbers import SUPPORTED, precision
 from predictor.request.request import Request
-from predictor.simulate.lower import lower
+from predictor.simulate.lower import Lowering, lower
 
 M, N, K = 16, 512, 1024
 
@@ -119,7 +119,7 @@ def test_graph_quantizes_linear_layers_and_experts_and_nothing_else() -> None:
     config = load_config("qwen3-30b-a3b")
     formats = Formats(Format("bf16"), Format("bf16", "int4_wo"), (("experts", Format("bf16", "sq")),))
     step = Step("decode", 4, 1, 100, "bf16", "", "flash", "last")
-    graph = lower(config, step, formats=formats, engine=COMPILE)
+    graph = lower(Lowering(config, step, formats=formats, engine=COMPILE))
     ops = {node.name: node.op for block in graph.blocks for node in block.nodes}
     assert getattr(ops["attention qkv"], "quant") == "int4_wo"  # noqa: B009
     assert getattr(ops["experts"], "quant") == "sq"  # noqa: B009
@@ -133,7 +133,7 @@ def test_eager_fp8_reads_and_writes_the_activations_once_more() -> None:
     def quantize(engine: Engine, gemm: str, quant: str = "") -> list[Op]:
         formats = Formats(Format("bf16"), Format(gemm, quant))
         step = Step("prefill", 1, 128, 0, "bf16", "", "flash", "last")
-        graph = lower(config, step, formats=formats, engine=engine)
+        graph = lower(Lowering(config, step, formats=formats, engine=engine))
         nodes = [node for block in graph.blocks for node in block.nodes]
         return [node.op for node in nodes if node.name.endswith("quantize")]
 

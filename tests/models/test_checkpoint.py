@@ -24,7 +24,7 @@ from predictor.report.terminal import first_line, print_prediction
 from predictor.request.numbers import checkpoint_precision
 from predictor.request.request import Request
 from predictor.simulate.answer import Prediction
-from predictor.simulate.lower import lower
+from predictor.simulate.lower import Lowering, lower
 from predictor.simulate.plan import make_step
 
 GIB = 2.0**30
@@ -44,7 +44,7 @@ def quantized(name: str, **said: Any) -> Any:
 def graph_of(model: Any, gpu: str, **words: Any) -> Graph:
     point = Request(model, gpu, **{**SERVED, **words}).run()
     step = make_step(point.work, point.numbers, "decode", 1, 1000, 4)
-    return lower(point.config, step, formats=point.numbers.formats, engine=point.work.engine)
+    return lower(Lowering(point.config, step, formats=point.numbers.formats, engine=point.work.engine))
 
 
 def formats(graph: Graph) -> dict[str, tuple[str, str]]:
@@ -185,7 +185,7 @@ def test_modules_that_are_left_out_are_priced_in_16_bit_in_time_and_memory() -> 
     assert glob["attention qkv"] == glob["attention out"] == ("bf16", "") and glob["mlp down"] == ("fp8", "")
     point = Request(config, "b200", mode="prefill", seq_len=64, execution="vllm").run()
     step = make_step(point.work, point.numbers, "prefill", 64, 0, 1)
-    prefill = formats(lower(point.config, step, formats=point.numbers.formats, engine=point.work.engine))
+    prefill = formats(lower(Lowering(point.config, step, formats=point.numbers.formats, engine=point.work.engine)))
     assert (prefill["attention kv_b"], prefill["attention out"]) == (("bf16", ""), ("nvfp4", ""))
     apart = formats(graph_of(quantized("deepseek-v3", quant_method="fp8", ignore=["q_a_proj"]), "h100"))
     assert (apart["attention q_a"], apart["attention kv_a"]) == (("bf16", ""), ("fp8", ""))

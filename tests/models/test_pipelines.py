@@ -10,7 +10,6 @@ import predictor
 from predictor.engines.attention_ages import FLASH_2, library_s
 from predictor.errors import RequestError
 from predictor.hardware.gpu import load_gpu
-from predictor.models.built.traced import recorded
 from predictor.models.traced.inputs import inputs_of
 from predictor.models.traced.words import PIPELINES, model_of
 from predictor.ops import Attention
@@ -131,13 +130,13 @@ def test_a_wrong_size_is_one_line(words: tuple[dict[str, object], str], tmp_path
 @pytest.mark.parametrize("name", sorted(path.stem for path in PIPELINES.glob("*.yaml")))
 def test_a_pipeline_of_the_house_reads_its_sizes(name: str) -> None:
     """What needs the classes of diffusers is left to those who have them."""
-    source = recorded(model_of(name)).sized(batch=64, gpus=4)
+    source = model_of(name).source.sized(batch=64, gpus=4)
     for part in source.spec.values():
         asked = inputs_of([source._words(str(one), name) for one in part.get("inputs", ())])
         assert ("ops" in part) != bool(asked) and all(min(one.shape) > 0 for one in asked)
     assert source.splits or all("ops" in part for part in source.spec.values())
     if "height" in source.values:
-        assert recorded(model_of(name, "height=512 width=768")).values["width"] == 768
+        assert model_of(name, "height=512 width=768").source.values["width"] == 768
 
 
 #: Parameters of the denoising network in 10^9, as cards and papers print them (from memory).
@@ -150,9 +149,9 @@ PARAMETERS = {
 def test_parameters_of_denoisers_are_those_that_cards_print() -> None:
     pytest.importorskip("diffusers", reason="the extra diffusion is not installed")
     for name, published in PARAMETERS.items():
-        source = recorded(model_of(name))
+        source = model_of(name).source
         (part,) = (source._part(each, spec) for each, spec in source.spec.items() if each == "denoiser")
-        assert recorded(part.model).parameters() / 1e9 == pytest.approx(published, rel=0.02), name
+        assert part.model.source.parameters() / 1e9 == pytest.approx(published, rel=0.02), name
 
 
 def collectives(cp: int, ulysses: int) -> dict[str, list[Collective]]:

@@ -109,7 +109,7 @@ def test_layers_that_repeat_run_again(llama: str) -> None:
     assert more[1] == pytest.approx(0.75 * more[0], rel=0.15)
 
 
-def test_a_pipeline_of_an_engine_stages_a_traced_model(llama: str) -> None:
+def test_a_pipeline_of_an_engine_stages_a_TracedModel(llama: str) -> None:
     words = {"mode": "decode", "batch": 8, "context_len": 256, "launch_overhead": 1e-9, "pp": 2}
     built, traced = (predictor.predict(name, "h100", **words) for name in (llama, TRACED + llama))
     assert traced.latency_s == pytest.approx(built.latency_s, rel=0.05)

@@ -60,7 +60,7 @@ class Stack(nn.Module):  # type: ignore[misc]
 def traced(module: Any, words: str, mode: str = "forward", dtype: str = "bf16", **more: Any) -> Any:
     """The recording of one pass."""
     step = Step(mode, act_dtype=dtype, attention=more.pop("attention", "flash"), training=mode == "train")
-    source = predictor.trace(module, words, **more).traces  # type: ignore[attr-defined]
+    source = predictor.trace(module, words, **more).source  # type: ignore[attr-defined]
     return source.record(step, False if mode == "train" else None)
 
 
@@ -238,7 +238,7 @@ def test_gradients_of_picked_rows_go_into_zeros_in_place() -> None:
         def forward(self, rows: Any) -> Any:
             return self.table[rows] * 2.0
 
-    source = predictor.trace(Picked, "int64[8]").traces
+    source = predictor.trace(Picked, "int64[8]").source
     nodes = source.record(Step("train", act_dtype="fp32", training=True), False).graph.nodes()
     back = [(n.op.label, getattr(n.op, "fn", "")) for n, _ in nodes if n.phase == BACKWARD]
     assert ("scatter add", "scatter") in back and ("element-wise", "copy") not in back

@@ -69,7 +69,7 @@ def test_built_and_traced_experts_agree(data: dict[str, Any], mode: str, tmp_pat
 
 @pytest.mark.parametrize("data", [MIXTRAL, GPT_OSS])
 def test_experts_are_one_operator_and_four_gradients(data: dict[str, Any]) -> None:
-    source = traced_config(data, "small", "config.json").traces
+    source = traced_config(data, "small", "config.json").source
     found = source.record(Step("train", 2, 128, act_dtype="bf16", attention="flash", training=True), False)
     nodes = [(node, times) for node, times in found.graph.nodes() if node.scope.endswith("experts")]
     whole = [(node.op, times) for node, times in nodes if isinstance(node.op, MoE)]
@@ -85,7 +85,7 @@ def test_experts_are_one_operator_and_four_gradients(data: dict[str, Any]) -> No
 @pytest.mark.parametrize(("tokens", "rows"), [(64, 32), (512, 128)])
 def test_experts_in_a_loop_have_even_rows_up_to_their_capacity(tokens: int, rows: int) -> None:
     """Two sequences over four experts: 16 rows of each sequence, or the 64 that an expert takes of one."""
-    source = traced_config(SWITCH, "small", "config.json").traces
+    source = traced_config(SWITCH, "small", "config.json").source
     found = source.record(Step("forward", 2, tokens, act_dtype="bf16", attention="flash"), None)
     products = [n.op for n, times in found.graph.nodes() for _ in range(int(times)) if ".experts.expert_" in n.scope]
     sizes = {(op.m, op.n, op.k) for op in products if isinstance(op, Gemm)}
@@ -100,7 +100,7 @@ def test_a_head_of_its_own_is_counted_where_a_config_says_so() -> None:
         "num_layers": 2, "num_heads": 4, "vocab_size": 1000, "feed_forward_proj": "gated-gelu",
     }  # fmt: skip
     tied, own = (
-        traced_config({**t5, "tie_word_embeddings": tie}, "small", "config.json").traces.parameters()
+        traced_config({**t5, "tie_word_embeddings": tie}, "small", "config.json").source.parameters()
         for tie in (True, False)
     )
     assert own - tied == 1000 * 64

@@ -49,7 +49,7 @@ def _count(shape: tuple[int, ...]) -> int:
 
 
 def ops_of(path: Path, words: str | None = None) -> list[Any]:
-    source = model_of(path, words).traces  # type: ignore[attr-defined]
+    source = model_of(path, words).source  # type: ignore[attr-defined]
     return [node.op for node, _ in source.record(Step(act_dtype="bf16"), None).graph.nodes()]
 
 

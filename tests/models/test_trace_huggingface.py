@@ -70,7 +70,7 @@ def test_built_and_traced_graphs_agree(tmp_path: Path) -> None:
         assert not traced.unknown, mode
 
 
-def test_a_suite_names_a_traced_model(tmp_path: Path) -> None:
+def test_a_suite_names_a_TracedModel(tmp_path: Path) -> None:
     """A config "traced:NAME" of a row is the same file, traced: another graph, and about the same time."""
     written(tmp_path, LLAMA).rename(tmp_path / "small.json")
     row = {"config": "small", "mode": "forward", "gpu": "a100-pcie-40gb", "dtype": "fp16", "seq_len": 256}
@@ -102,14 +102,14 @@ def test_texts_beside_images_are_both_read() -> None:
         "text_config": {**tower, "vocab_size": 1000, "max_position_embeddings": 16},
         "vision_config": {**tower, "image_size": 32, "patch_size": 8},
     }  # fmt: skip
-    found = traced_config(data, "small", "config.json").traces
+    found = traced_config(data, "small", "config.json").source
     nodes = found.record(Step("forward", 3, 16, act_dtype="bf16", attention="flash"), None).graph.nodes()
     cores = [n.op for n, times in nodes for _ in range(int(times)) if isinstance(n.op, Attention)]
     assert sorted((op.batch, op.q_len) for op in cores) == [(3, 16)] * 2 + [(3, 17)] * 2  # 16 patches and a class token
 
 
 def test_a_decode_step_reads_the_cache_that_a_prefill_left() -> None:
-    source = traced_config(LLAMA, "small", "config.json").traces
+    source = traced_config(LLAMA, "small", "config.json").source
     found = source.record(Step("decode", 2, 1, 100, "bf16", attention="flash", logits="last"), None)
     (attention,) = {node.op for node, _ in found.graph.nodes() if isinstance(node.op, Attention)}
     assert (attention.q_len, attention.kv_len, attention.kv_heads) == (1, 101, 2)

@@ -10,7 +10,6 @@ import pytest
 
 import predictor
 from predictor.errors import RequestError
-from predictor.models.built.traced import recorded
 from predictor.models.traced.words import model_of
 
 pytest.importorskip("torch", reason="the extra torch is not installed")
@@ -55,7 +54,7 @@ def test_a_tower_counts_what_a_hand_counts(model_type: str, tmp_path: Path) -> N
     merged = tokens // 4
     mergers = 3 * 2 * merged * (4 * WIDTH) * (4 * WIDTH + OUT)
     products = DEPTH * layers + mergers + 2 * tokens * 3 * 2 * PATCH * PATCH * WIDTH
-    found = recorded(model_of(name, f"pixel_values:float[{images},3,{height},{width}]"))
+    found = model_of(name, f"pixel_values:float[{images},3,{height},{width}]").source
     assert found is not None
     assert answer.flops == pytest.approx(products, rel=0.05) and answer.flops >= products
     twice = predictor.predict(name, "h100", input=f"pixel_values:float[{images},3,{2 * height},{width}]")

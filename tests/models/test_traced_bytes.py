@@ -30,7 +30,7 @@ def recorded(
         def forward(self, *args: Any) -> Any:
             return forward(self.weight, *args)
 
-    source = predictor.trace(Net, inputs).traces
+    source = predictor.trace(Net, inputs).source
     return source.record(
         Step(mode, act_dtype="bf16", attention="flash", training=mode == "train"), False if mode == "train" else None
     ).graph

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import predictor
-from predictor.models.built.step import Step
+from predictor.models.step import Step
 from predictor.ops import Convolution
 
 torch = pytest.importorskip("torch", reason="the extra torch is not installed")
@@ -22,7 +22,7 @@ def convolutions(last: bool, mode: str = "forward") -> list[Convolution]:
         def forward(self, x: object) -> object:
             return self.layers(x.to(memory_format=torch.channels_last) if last else x)  # type: ignore[attr-defined]
 
-    source = predictor.trace(Two, "x:fp32[2,3,16,16]").traces
+    source = predictor.trace(Two, "x:fp32[2,3,16,16]").source
     graph = source.record(Step(mode, 2, 1, act_dtype="fp32", training=mode == "train"), None).graph
     return [node.op for block in graph.blocks for node in block.nodes if isinstance(node.op, Convolution)]
 

@@ -18,7 +18,7 @@ from predictor.ops import BACKWARD, FORWARD, Gemm, Norm
 from predictor.ops.collective import Collective
 from predictor.ops.elementwise import Dropout, DropoutSum
 from predictor.passes.mesh import Mesh
-from predictor.simulate.lower import lower
+from predictor.simulate.lower import Lowering, lower
 
 SYSTEM = default_system(load_gpu("a100-sxm-80gb"))
 MODELS = ("gpt2", "llama-3.2-1b", "mixtral-8x7b")
@@ -27,7 +27,7 @@ MODELS = ("gpt2", "llama-3.2-1b", "mixtral-8x7b")
 def graph(model: str, tp: int, sp: bool, attention: str = "flash", again: str = "none", of: Any = EAGER) -> Graph:
     step = Step("train", 2, 256, act_dtype="bf16", attention=attention, training=True, experts="whole")
     mesh = Mesh((("tp", tp),), SYSTEM) if tp > 1 else None
-    return lower(load_config(model), step, mesh, None, of, False, again, sequences=sp)
+    return lower(Lowering(load_config(model), step, mesh, None, of, False, again, sequences=sp))
 
 
 def exchanged(of: Graph) -> Counter[tuple[str, str]]:

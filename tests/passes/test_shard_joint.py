@@ -16,7 +16,7 @@ from predictor.passes.fuse import fuse
 from predictor.passes.mesh import Mesh
 from predictor.passes.shard import local_size, shard
 from predictor.passes.tensor_parallel import TENSOR
-from predictor.simulate.lower import lower
+from predictor.simulate.lower import Lowering, lower
 
 SYSTEM = default_system(load_gpu("h100"))
 BATCH, LENGTH = 2, 64
@@ -137,9 +137,10 @@ def test_unrolled_is_repeated(model: str) -> None:
 def test_lowering_a_training_step_shards_it_after_autograd_and_before_fusion(fused: bool) -> None:
     config = load_config("llama-3.2-1b")
     step = Step("train", BATCH, LENGTH, act_dtype="bf16", attention="flash", training=True)
-    found = lower(config, step, Mesh((("tp", 2),), SYSTEM), None, COMPILE if fused else EAGER, accumulate=False)
+    mesh, engine = Mesh((("tp", 2),), SYSTEM), COMPILE if fused else EAGER
+    found = lower(Lowering(config, step, mesh, None, engine, accumulate=False))
     wanted = local(whole("llama-3.2-1b", "flash"), 2, fused)
     assert [(n.name, n.op, times) for n, times in found.nodes()] == [
         (n.name, n.op, times) for n, times in wanted.nodes()
     ]
-    assert reduced(found, BACKWARD) and not reduced(lower(config, step, None, accumulate=False), BACKWARD)
+    assert reduced(found, BACKWARD) and not reduced(lower(Lowering(config, step, None, accumulate=False)), BACKWARD)

@@ -16,8 +16,8 @@ from predictor.ops import Attention, Gemm, MoE
 from predictor.ops.collective import Collective
 from predictor.passes.mesh import Mesh
 from predictor.passes.shard import local_size, shard
-from predictor.passes.tensor_parallel import TENSOR, check_tensor
-from predictor.simulate.lower import lower
+from predictor.passes.tensor_parallel import TENSOR
+from predictor.simulate.lower import Lowering, lower
 
 H100 = load_gpu("h100")
 NODE = default_system(H100)
@@ -32,7 +32,7 @@ def mesh(tp: int) -> Mesh:
 
 def works(config: ModelConfig, tp: int) -> bool:
     try:
-        check_tensor(config, tp)
+        config.check_tensor(tp)
     except RequestError:
         return False
     return True
@@ -44,7 +44,9 @@ CASES = [(name, tp) for name in catalogue() for tp in (2, 4, 8) if works(load_co
 def products(config: ModelConfig, step: Step, tp: int = 1) -> float:
     """FLOPs of matrix products on one GPU."""
     kinds = (Gemm, Attention, MoE)
-    return sum(n.op.flops() * times for n, times in lower(config, step, mesh(tp)).nodes() if isinstance(n.op, kinds))
+    return sum(
+        n.op.flops() * times for n, times in lower(Lowering(config, step, mesh(tp))).nodes() if isinstance(n.op, kinds)
+    )
 
 
 def written(graph: Graph) -> list[object]:
@@ -62,7 +64,7 @@ def written(graph: Graph) -> list[object]:
 def test_degree_one_changes_nothing(name: str) -> None:
     graph = build(load_config(name), FORWARD)
     assert shard(graph, mesh(1), TENSOR) is graph
-    assert written(lower(load_config(name), FORWARD)) == written(graph)
+    assert written(lower(Lowering(load_config(name), FORWARD))) == written(graph)
 
 
 @pytest.mark.parametrize(("name", "tp"), CASES)
@@ -85,7 +87,9 @@ def test_collectives_of_a_decoder(step: Step) -> None:
     """An all_reduce of tokens x hidden after attention and feed-forward of every layer and after the embedding, and an
     all_gather of the logits of the last tokens."""
     config = load_config("llama-3.1-70b")
-    found = [(n.op, times) for n, times in lower(config, step, mesh(4)).nodes() if isinstance(n.op, Collective)]
+    found = [
+        (n.op, times) for n, times in lower(Lowering(config, step, mesh(4))).nodes() if isinstance(n.op, Collective)
+    ]
     reduces = [(op, times) for op, times in found if op.kind == "all_reduce"]
     assert {op.size for op, _ in reduces} == {step.tokens * config.hidden * 2}
     assert sum(times for _, times in reduces) == 2 * config.layers + 1
@@ -96,13 +100,13 @@ def test_collectives_of_a_decoder(step: Step) -> None:
 
 def test_few_kv_heads_are_copied() -> None:
     config = replace(load_config("llama-3.1-8b"), kv_heads=2)
-    op = next(n.op for n, _ in lower(config, DECODE, mesh(8)).nodes() if isinstance(n.op, Attention))
+    op = next(n.op for n, _ in lower(Lowering(config, DECODE, mesh(8))).nodes() if isinstance(n.op, Attention))
     assert (op.heads, op.kv_heads) == (4, 1)
 
 
 def test_experts_are_split_by_width() -> None:
     config = load_config("mixtral-8x7b")
-    op = next(n.op for n, _ in lower(config, PREFILL, mesh(4)).nodes() if isinstance(n.op, MoE))
+    op = next(n.op for n, _ in lower(Lowering(config, PREFILL, mesh(4))).nodes() if isinstance(n.op, MoE))
     assert (op.intermediate, op.tp, op.experts) == (config.moe_intermediate, 4, config.experts)
 
 
@@ -112,7 +116,7 @@ def test_what_a_gpu_holds(name: str, tp: int) -> None:
     config = load_config(name)
     held = parameters(config, local_size(mesh(tp), TENSOR))
     assert parameters(config) / tp <= held < parameters(config)
-    assert lower(config, FORWARD, mesh(tp)).parameters() == held
+    assert lower(Lowering(config, FORWARD, mesh(tp))).parameters() == held
 
 
 def test_memory_and_time_fall_with_the_degree() -> None:

@@ -78,12 +78,12 @@ def changed(data: dict[str, Any], way: tuple[Any, ...], value: Any) -> dict[str,
 def test_a_changed_graph_is_refused_or_forecast(data: st.DataObject) -> None:
     mode = data.draw(st.sampled_from(("forward", "train")))
     graph = changed(saved(mode), data.draw(st.sampled_from(ways(mode))), data.draw(ODD))
-    from predictor.models.built.traced import traced_model
+    from predictor.models.traced.model import TracedModel
     from predictor.models.traced.sources import Saved
 
     try:
         recording = from_json(graph, "graph.json")
-        answer = predictor.predict(traced_model(recording.name, Saved(recording)), "h100", mode=recording.mode)
+        answer = predictor.predict(TracedModel(recording.name, Saved(recording)), "h100", mode=recording.mode)
     except RequestError as error:
         said = str(error)
     else:

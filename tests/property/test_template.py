@@ -23,7 +23,7 @@ from predictor.passes.mesh import Mesh
 from predictor.request.numbers import SUPPORTED, precision
 from predictor.request.request import Request
 from predictor.simulate import templates
-from predictor.simulate.lower import lower, mesh_of
+from predictor.simulate.lower import Lowering, lower, mesh_of
 from predictor.simulate.plan import make_step, plan_of, reducing
 from predictor.simulate.stage import collectives_beside
 from predictor.simulate.templates import AGAIN, VARIANTS, Templates, lower_alike
@@ -57,7 +57,7 @@ class Structure:
     def make(self, batch: int, system: SystemSpec | None = None, **sizes: int) -> Graph:
         step = replace(self.step, batch=batch, **sizes)
         mesh = Mesh((("tp", self.tp),), system) if self.tp > 1 and system is not None else None
-        return lower(load_config(self.model), step, mesh, precision(self.dtype, GPU).formats, self.engine)
+        return lower(Lowering(load_config(self.model), step, mesh, precision(self.dtype, GPU).formats, self.engine))
 
     def given(self, batch: int, system: SystemSpec, tokens: int) -> dict[str, Any]:
         more = {"system": system} if self.tp > 1 else {}
@@ -251,7 +251,7 @@ def test_plans_hold_the_graphs_that_are_lowered_directly() -> None:
         for stage in plan_of(run, captured=False).stages:  # what pads a captured pass is lowered in the same way
             decode = stage.context > 0
             step = make_step(run.work, run.numbers, stage.phase, 1 if decode else seq_len, stage.context, batch)
-            direct = lower(run.config, step, mesh_of(run.work), run.numbers.formats, run.work.engine)
+            direct = lower(Lowering(run.config, step, mesh_of(run.work), run.numbers.formats, run.work.engine))
             assert_alike(stage.graph, reducing(direct, run))
             bound += stage.graph.blocks[0].nodes[0].outputs is UNBOUND
     assert bound > 60  # of 160
@@ -280,7 +280,7 @@ def test_what_lowering_reads_tells_structures_apart() -> None:
             found = lower_alike(config, step, (40 + turn,), mesh, formats, runs)
             bound += found is not None
             if found and turn == AGAIN:
-                assert_alike(found[0], lower(config, replace(step, seq_len=40 + turn), mesh, formats, runs))
+                assert_alike(found[0], lower(Lowering(config, replace(step, seq_len=40 + turn), mesh, formats, runs)))
     assert bound >= len(cases)
 
 

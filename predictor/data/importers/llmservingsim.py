@@ -38,7 +38,7 @@ GPUS = {"h100": "h100-sxm"}
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ServedModel:
     """Sizes of a layer, from the model's config.json; ``experts`` are (width of one, number, picked a token)."""
 
     hidden: int
@@ -51,13 +51,13 @@ class Model:
 
 
 #: Source: the config.json of each model on Hugging Face.
-MODELS: Mapping[str, Model] = {
-    "meta-llama/Llama-3.1-8B": Model(4096, 32, 8, 128, 14336, 128256),
-    "meta-llama/Llama-3.1-70B": Model(8192, 64, 8, 128, 28672, 128256),
-    "mistralai/Mixtral-8x7B-v0.1": Model(4096, 32, 8, 128, 14336, 32000, (14336, 8, 2)),
-    "microsoft/Phi-mini-MoE-instruct": Model(4096, 32, 8, 128, 960, 32064, (960, 16, 2)),
-    "Qwen/Qwen3-32B": Model(5120, 64, 8, 128, 25600, 151936),
-    "Qwen/Qwen3-30B-A3B-Instruct-2507": Model(2048, 32, 4, 128, 6144, 151936, (768, 128, 8)),
+MODELS: Mapping[str, ServedModel] = {
+    "meta-llama/Llama-3.1-8B": ServedModel(4096, 32, 8, 128, 14336, 128256),
+    "meta-llama/Llama-3.1-70B": ServedModel(8192, 64, 8, 128, 28672, 128256),
+    "mistralai/Mixtral-8x7B-v0.1": ServedModel(4096, 32, 8, 128, 14336, 32000, (14336, 8, 2)),
+    "microsoft/Phi-mini-MoE-instruct": ServedModel(4096, 32, 8, 128, 960, 32064, (960, 16, 2)),
+    "Qwen/Qwen3-32B": ServedModel(5120, 64, 8, 128, 25600, 151936),
+    "Qwen/Qwen3-30B-A3B-Instruct-2507": ServedModel(2048, 32, 4, 128, 6144, 151936, (768, 128, 8)),
 }
 _TABLES = ("dense", "per_sequence", "attention", "moe", "skew")
 #: Hugging Face layers have a row for each of 2,048 token counts. These are kept: all up to 64, then every 16th.
@@ -125,7 +125,7 @@ def _product(n: int, k: int) -> dict[str, Any]:
             "size_column": "m"}  # fmt: skip
 
 
-def _hf_shapes(model: Model, tp: int) -> dict[str, Mapping[str, Any]]:
+def _hf_shapes(model: ServedModel, tp: int) -> dict[str, Mapping[str, Any]]:
     """Products of Hugging Face's layers; experts are whole ones, whatever the degree."""
     heads, kv_heads, width = model.heads // tp, max(1, model.kv_heads // tp), model.head_dim
     shapes: dict[str, Mapping[str, Any]] = {
@@ -145,7 +145,7 @@ def _hf_shapes(model: Model, tp: int) -> dict[str, Mapping[str, Any]]:
     return shapes
 
 
-def _vllm_shapes(model: Model, tp: int) -> dict[str, Mapping[str, Any]]:
+def _vllm_shapes(model: ServedModel, tp: int) -> dict[str, Mapping[str, Any]]:
     """vLLM's fused layers; a norm that adds the residual first cannot be said by a row."""
     heads, kv_heads, width = model.heads // tp, max(1, model.kv_heads // tp), model.head_dim
     return {
@@ -161,7 +161,7 @@ def _vllm_shapes(model: Model, tp: int) -> dict[str, Mapping[str, Any]]:
     }  # fmt: skip
 
 
-def _attention(into: Collector, path: Path, raw: Frame, model: Model, tp: int, about: Mapping[str, Any]) -> None:
+def _attention(into: Collector, path: Path, raw: Frame, model: ServedModel, tp: int, about: Mapping[str, Any]) -> None:
     needed = ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode", "time_us")
     raw = drop_bad_latency(into, path, check_columns(path, raw, needed), "time_us")
     chunk, decodes = raw["prefill_chunk"] > 0, raw["n_decode"] > 0
@@ -178,7 +178,7 @@ def _attention(into: Collector, path: Path, raw: Frame, model: Model, tp: int, a
     _add(into, path, steps, {**about, **shape, **sizes, "cache_state": "cold"}, steps["time_us"] * 1e-3)
 
 
-def _moe(into: Collector, path: Path, raw: Frame, model: Model, tp: int, about: Mapping[str, Any]) -> None:
+def _moe(into: Collector, path: Path, raw: Frame, model: ServedModel, tp: int, about: Mapping[str, Any]) -> None:
     raw = drop_bad_latency(into, path, check_columns(path, raw, ("tokens", "activated_experts", "time_us")), "time_us")
     if model.experts is None:
         raise SpecError(f"{path}: a table of experts of a model without any")

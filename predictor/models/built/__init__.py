@@ -14,7 +14,7 @@ from predictor.models.built.parameters import (
     weight_bytes,
 )
 from predictor.models.built.stack import build
-from predictor.models.built.step import Step
+from predictor.models.step import Step
 
 __all__ = [
     "ModelConfig", "ParameterSplit", "Step", "active_parameters", "build", "catalogue", "config_from_dict",

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from predictor.errors import UnsupportedError
 from predictor.graph.graph import Node
 from predictor.graph.tensor import Tensor
 from predictor.hardware.gpu import FETCH_BYTES
-from predictor.models.built.config import ModelConfig
 from predictor.models.built.rotary import joins, rotated
 from predictor.models.built.writer import Writer
 from predictor.ops.attention import Attention
 from predictor.ops.collective import Collective
 from predictor.ops.elementwise import Elementwise, Reduce
+
+if TYPE_CHECKING:
+    from predictor.models.built.config import ModelConfig
 
 #: The axis of the merged projection of q, k and v.
 MERGED = "heads | kv_heads | kv_heads"

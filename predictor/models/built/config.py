@@ -5,12 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from predictor.formats.parts import Checkpoint
-from predictor.graph.samples import TOKENS
+from predictor.errors import RequestError
+from predictor.formats.parts import Checkpoint, Formats
+from predictor.graph.graph import Graph
+from predictor.graph.recording import Recording
+from predictor.models.base import Feature, Local, Model, whole
+from predictor.models.built.parameters import heaviest_stage_bytes, kv_cache_bytes, parameters, weight_bytes
+from predictor.models.built.stack import build
+from predictor.models.step import Step
 
 
 @dataclass(frozen=True, slots=True)
-class ModelConfig:
+class ModelConfig(Model):
     """One transformer. Counts are of the model, sizes in elements; 0, "" and False mean "has none".
 
     ``layers`` counts the decoder's layers where there is an encoder too (``encoder_layers``). ``head``: "lm",
@@ -117,11 +123,6 @@ class ModelConfig:
         return hash((self.name, self.heads, self.intermediate, self.layers))
 
     @property
-    def unit(self) -> str:
-        """What its throughput is counted in, of `predictor.graph.samples.UNITS`: models that are built read tokens."""
-        return TOKENS
-
-    @property
     def is_encoder_decoder(self) -> bool:
         return self.encoder_layers > 0
 
@@ -148,6 +149,15 @@ class ModelConfig:
     def causal(self) -> bool:
         """True where a position sees no later one."""
         return self.model_type != "bert"
+
+    @property
+    def masked_head(self) -> bool:
+        """True for BERT's head, which predicts masked tokens alone."""
+        return self.model_type == "bert" and self.head in ("lm", "pretraining")
+
+    @property
+    def head_width(self) -> int:
+        return self.head_dim
 
     @property
     def shared_intermediate(self) -> int:
@@ -192,6 +202,75 @@ class ModelConfig:
     def layers_alike(self, encoder: bool = False) -> tuple[tuple[bool, int, tuple[int, ...]], ...]:
         """Layers that differ, in order of first appearance: (sparse, window, their numbers)."""
         return _alike(self, encoder, self.encoder_layers if encoder else self.layers)
+
+    # -- `Model` -------------------------------------------------------------------------------------------------------
+
+    def refusal(self, feature: Feature) -> str:
+        """Axes have names, so that every pass can cut them; a forward pass over several GPUs is not built."""
+        if feature in (Feature.CONTEXT_OF_A_PASS, Feature.REPLICAS_OF_A_PASS):
+            return "not built yet for --mode forward; expected --mode train"
+        if feature is Feature.PLAN:
+            return (
+                f"{self.name} is built, and shared out as Megatron-LM does; expected a traced model"
+                f" (traced:{self.name}), or no --tp-plan"
+            )
+        return ""
+
+    def check_tensor(self, tp: int, spread: bool = False) -> None:
+        """RequestError that names every size that ``tp`` does not divide, and the nearest degree that works."""
+        wrong = self._undivided(tp, spread)
+        if wrong:
+            fit = [n for n in range(1, self.heads + 1) if not self._undivided(n, spread)]
+            close = min(fit, key=lambda n: (abs(n - tp), n))
+            raise RequestError(
+                f"--tp {tp}: does not divide {' and '.join(wrong)} of {self.name}; nearest valid: {close}"
+            )
+
+    def _undivided(self, tp: int, spread: bool) -> list[str]:
+        """What ``tp`` GPUs cannot share evenly."""
+        found = []
+        if self.heads % tp:
+            found.append(f"{self.heads} heads")
+        if any(kind.state_v_heads % tp for kind in self.variants):
+            found.append(f"{self.state_v_heads} value heads of linear attention")
+        if not self.is_mla and self.kv_heads % tp and tp % self.kv_heads:
+            found.append(f"{self.kv_heads} kv_heads")
+        dense = not self.experts or any(not sparse for sparse, _, _ in self.layer_groups())
+        if self.intermediate % tp and (dense or self.is_encoder_decoder):
+            found.append(f"intermediate {self.intermediate}")
+        if self.experts and self.moe_intermediate % tp and not spread:
+            found.append(f"moe_intermediate {self.moe_intermediate}")
+        return found
+
+    def graph(self, step: Step, accumulate: bool | None = None, tp: int = 1) -> Graph:
+        """The forward pass with whole axes, by name; the passes cut them and make the backward pass."""
+        return build(self, step)
+
+    def recording(self, step: Step, accumulate: bool | None, tp: int, dtype: str) -> Recording:
+        count = parameters(self)
+        return Recording(
+            self.name, step.mode, dtype, self.graph(step), count, count, count * 2.0,
+            inputs=(f"tokens:int64[{step.batch},{step.seq_len}]",), batch=step.batch, tokens=step.seq_len,
+            attention=step.attention, source="built",
+        )  # fmt: skip
+
+    def logits(self, graph: Graph, step: Step) -> int:
+        return self.vocab if self.head == "lm" else 0
+
+    def stack(self, graph: Graph | None = None) -> ModelConfig:
+        return self
+
+    def parameters(self, tp: int = 1) -> int:
+        return parameters(self)
+
+    def weight_bytes(self, formats: Formats, local: Local = whole, tp: int = 1) -> float:
+        return weight_bytes(self, formats, local)
+
+    def weight_bytes_of_stage(self, formats: Formats, local: Local, share: float) -> float:
+        return heaviest_stage_bytes(self, formats, local, share)
+
+    def kv_bytes(self, batch: int, tokens: int, kv_dtype: str, local: Local = whole, tp: int = 1) -> float:
+        return kv_cache_bytes(self, batch, tokens, kv_dtype, local)
 
 
 @lru_cache(maxsize=1024)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from predictor.graph.tensor import WEIGHT, Tensor
 from predictor.models.built.rotary import wide_tables
-from predictor.models.built.step import Step
 from predictor.models.built.writer import Writer
+from predictor.models.step import Step
 from predictor.ops.elementwise import Elementwise
 from predictor.ops.embedding import CrossEntropy, Embedding
 

@@ -5,20 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from predictor.formats.dtypes import bytes_of
 from predictor.formats.parts import Formats, stored_bytes
-from predictor.models.built.config import ModelConfig
-from predictor.models.built.traced import recorded
+from predictor.models.base import Local, whole
 from predictor.ops.linear_attention import STATE_BYTES
 
-#: (logical axis, size) -> what one GPU of a mesh has of it (`predictor.passes.shard.local_size`).
-Local = Callable[[str, int], int]
-
-
-def whole(axis: str, size: int) -> int:
-    """All of an axis: the model on one GPU."""
-    return size
+if TYPE_CHECKING:
+    from predictor.models.built.config import ModelConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +33,7 @@ class ParameterSplit:
 
 def parameters(config: ModelConfig, local: Local = whole) -> int:
     """Unique parameters (a tied matrix counts once)."""
-    source = recorded(config)
-    return parameter_split(config, local).total if source is None else source.parameters()
+    return parameter_split(config, local).total
 
 
 def parameter_split(config: ModelConfig, local: Local = whole) -> ParameterSplit:
@@ -65,12 +59,8 @@ def layer_parameters(
     return counts.total() - experts, experts
 
 
-def weight_bytes(config: ModelConfig, formats: Formats, local: Local = whole, tp: int = 1) -> float:
-    """Bytes of all weights, each part's in its own format; norms and biases are kept as embeddings are. ``tp``: of a
-    traced model, whose axes have no names, one of so many ranks."""
-    source = recorded(config)
-    if source is not None:
-        return source.parameters(tp) * formats.high.weight_bytes
+def weight_bytes(config: ModelConfig, formats: Formats, local: Local = whole) -> float:
+    """Bytes of all weights, each part's in its own format; norms and biases are kept as embeddings are."""
     split, norms = parameter_split(config, local), _final_norms(config)
     total = split.embedding * formats.of("embedding").weight_bytes
     total += stored_bytes({"head": split.head - norms, "": norms}, formats)
@@ -83,6 +73,15 @@ def weight_bytes(config: ModelConfig, formats: Formats, local: Local = whole, tp
         for sparse, _, count in config.layer_groups(encoder):
             total += count * stored_bytes(_layer_parts(config, sparse, encoder, local), formats)
     return total + _relative_bias(config, local) * formats.high.weight_bytes
+
+
+def heaviest_stage_bytes(config: ModelConfig, formats: Formats, local: Local, share: float) -> float:
+    """Bytes of the weights of the stage of a pipeline that has most: a ``share`` of the layers, and an end."""
+    split = parameter_split(config, local)
+    table = split.embedding * formats.of("embedding").weight_bytes
+    head = split.head * formats.of("head").weight_bytes
+    last = table if config.tie_embeddings else head  # a tied matrix stands at both ends
+    return (weight_bytes(config, formats, local) - table - head) * share + max(table, last)
 
 
 def _layer_parts(config: ModelConfig, sparse: bool, encoder: bool, local: Local) -> Counter[str]:
@@ -137,14 +136,9 @@ def kv_bytes_per_token(config: ModelConfig, kv_dtype: str) -> float:
     return sum(_kv_elements(config.at(i)) for i in range(config.layers)) * bytes_of(kv_dtype)
 
 
-def kv_cache_bytes(
-    config: ModelConfig, batch: int, tokens: int, kv_dtype: str, local: Local = whole, tp: int = 1
-) -> float:
+def kv_cache_bytes(config: ModelConfig, batch: int, tokens: int, kv_dtype: str, local: Local = whole) -> float:
     """Bytes of the KV cache of ``batch`` sequences of ``tokens`` each, and of what linear attention keeps in its place;
-    a layer with a window keeps only the window. ``tp``: as of `weight_bytes`."""
-    source = recorded(config)
-    if source is not None:
-        return source.cache_bytes(batch, tokens, kv_dtype, tp)
+    a layer with a window keeps only the window."""
     if not config.causal:
         return 0.0
     kept = states = 0

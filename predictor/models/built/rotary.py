@@ -7,11 +7,14 @@ Shape legend: b sequences, s query tokens a sequence, a heads, d head width. Cal
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from predictor.graph.tensor import Tensor
-from predictor.models.built.config import ModelConfig
 from predictor.models.built.writer import Writer
 from predictor.ops.elementwise import Elementwise
+
+if TYPE_CHECKING:
+    from predictor.models.built.config import ModelConfig
 
 #: Types that slice a head into what is turned and what is not, and join both again, even where all of it is turned.
 _JOINED = ("phi3", "glm4", "minimax_m2")

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from predictor.errors import UnsupportedError
 from predictor.graph.graph import Block, Graph
 from predictor.graph.tensor import Tensor
 from predictor.models.built import heads
 from predictor.models.built.attention import cross_attention, self_attention
-from predictor.models.built.config import ModelConfig
 from predictor.models.built.feed_forward import experts, feed_forward, switch_experts
 from predictor.models.built.latent import latent_attention
 from predictor.models.built.linear_attention import delta_net, state_space
-from predictor.models.built.step import Step
 from predictor.models.built.writer import Writer
+from predictor.models.step import Step
+
+if TYPE_CHECKING:
+    from predictor.models.built.config import ModelConfig
 
 
 def decoder_layer(w: Writer, x: Tensor, sparse: bool, window: int) -> Tensor:

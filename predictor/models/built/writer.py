@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from predictor.formats.dtypes import bytes_of
 from predictor.formats.parts import HIGH_PARTS
 from predictor.graph.graph import Block, Node
 from predictor.graph.tensor import STATE, WEIGHT, Segments, Tensor
-from predictor.models.built.config import ModelConfig
-from predictor.models.built.step import Step
+from predictor.models.step import Step
 from predictor.ops.attention import Attention
 from predictor.ops.base import FORWARD, Op
 from predictor.ops.by_hand import HandGelu
 from predictor.ops.elementwise import Dropout, Elementwise, Reduce
 from predictor.ops.gemm import Gemm
 from predictor.ops.norm import Norm, Softmax
+
+if TYPE_CHECKING:
+    from predictor.models.built.config import ModelConfig
 
 # Names that config files use for the same kernels.
 _KERNEL = {

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from predictor.engines import Engine
-from predictor.models.built.config import ModelConfig
-from predictor.models.built.traced import CLASS_PLAN, Alone, recorded
+from predictor.models.base import Model
+from predictor.models.traced.model import CLASS_PLAN, Alone, TracedModel
 
 
-def run_as_built(config: ModelConfig, engine: Engine, mode: str, tp: int) -> tuple[ModelConfig, str] | None:
+def run_as_built(config: Model, engine: Engine, mode: str, tp: int) -> tuple[Model, str] | None:
     """The model that a reader builds, and why it runs in place of a traced model's class, in a line for the answer;
     None where the class itself runs, and for a type that no reader knows.
 
@@ -18,8 +18,7 @@ def run_as_built(config: ModelConfig, engine: Engine, mode: str, tp: int) -> tup
     picks, where a class makes all scores and masks the others. Steps that find latent vectors in a cache multiply by
     what they are made with, where a class keeps every head's keys and values; and classes of encoder-decoders make
     logits of all tokens of a prompt, or have no such pass."""
-    source = recorded(config)
-    built = source.built if source is not None else None
+    built = config.source.built if isinstance(config, TracedModel) else None
     if built is None:
         return None
     if engine.fuses:
@@ -39,9 +38,9 @@ def run_as_built(config: ModelConfig, engine: Engine, mode: str, tp: int) -> tup
     return built, f"{config.name} is forecast from its config, not from its class: {why}"
 
 
-def general_rules(config: ModelConfig, engine: Engine) -> tuple[str, ...]:
+def general_rules(config: Model, engine: Engine) -> tuple[str, ...]:
     """The line for the answer of an engine whose own code of a traced model is not known."""
-    if not engine.serves or isinstance(recorded(config), Alone):
+    if not engine.serves or not isinstance(config, TracedModel) or isinstance(config.source, Alone):
         return ()
     return (
         f"{engine.name} has its own code for {config.name}, which Tilecast does not know. The forecast runs"

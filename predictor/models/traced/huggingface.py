@@ -22,8 +22,8 @@ from predictor.graph.samples import TOKENS
 from predictor.models.built.checkpoint import checkpoint_of_any
 from predictor.models.built.config import ModelConfig
 from predictor.models.built.load import config_from_dict
-from predictor.models.built.step import Step
-from predictor.models.built.traced import Source, TracedModel, traced_model
+from predictor.models.step import Step
+from predictor.models.traced.model import Source, TracedModel
 from predictor.models.traced.no_code import no_code
 from predictor.models.traced.sources import FLOATS, kept_object, kept_or, need_torch
 
@@ -44,7 +44,7 @@ def traced_config(data: Mapping[str, Any], name: str, where: str) -> TracedModel
     built = _built(data, name, where)
     checkpoint = checkpoint_of_any(data, where) if built is None else built.checkpoint
     source = HuggingFace(data, name, where, built)
-    model = traced_model(name, source, str(data["model_type"]), positions, checkpoint)
+    model = TracedModel(name, source, str(data["model_type"]), positions, checkpoint)
     if built is not None:
         return replace(model, assumed=built.assumed, ignored=built.ignored)
     kept = kept_object(
@@ -77,7 +77,7 @@ _KINDS = (
 
 
 class HuggingFace(Source):
-    """Records passes of a config's class; see `predictor.models.built.traced.Source`."""
+    """Records passes of a config's class; see `predictor.models.traced.model.Source`."""
 
     sizes: tuple[int, int] | None = None
     dtype = ""

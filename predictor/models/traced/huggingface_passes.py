@@ -11,7 +11,7 @@ import torch
 
 from predictor.errors import UnsupportedError
 from predictor.graph.recording import Recording
-from predictor.models.built.step import Step
+from predictor.models.step import Step
 from predictor.models.traced import torch_trace
 from predictor.models.traced.recorder import Recorder
 from predictor.models.traced.substitutes import Substitutes, as_on_a_gpu, attention

@@ -31,8 +31,8 @@ from predictor.graph.recording import Recording
 from predictor.graph.samples import SAMPLES
 from predictor.graph.saved_checks import checked_op
 from predictor.graph.tensor import Tensor
-from predictor.models.built.step import Step
-from predictor.models.built.traced import Alone, Source
+from predictor.models.step import Step
+from predictor.models.traced.model import Alone, Source
 from predictor.models.traced.tables import INDEX_BYTES, PLANNED, spread
 from predictor.ops import OPERATORS, Op
 from predictor.ops.base import BACKWARD, FORWARD

@@ -18,10 +18,10 @@ from predictor.graph.graph import Node
 from predictor.graph.recording import Recording
 from predictor.graph.samples import SAMPLES
 from predictor.graph.tensor import ACTIVATION, INDEX, WEIGHT, Tensor
-from predictor.models.built.step import Step
-from predictor.models.built.traced import Alone, Source, TracedModel, traced_model
+from predictor.models.step import Step
 from predictor.models.traced import aten
 from predictor.models.traced.inputs import Call, Input, Operand, inputs_of, words_of
+from predictor.models.traced.model import Alone, Source, TracedModel
 
 #: Operators that move nothing, by definition.
 _FREE = words_of("Reshape Squeeze Unsqueeze Flatten Identity Constant Shape Size Dropout ConstantOfShape Range")
@@ -55,7 +55,7 @@ _DTYPES = {2: "int8", 3: "int8", 6: "int32", 7: "int64", 9: "bool", 10: "fp16", 
 
 
 class Onnx(Alone, Source):
-    """One ONNX file over inputs of fixed sizes; forward alone. See `predictor.models.built.traced.Source`."""
+    """One ONNX file over inputs of fixed sizes; forward alone. See `predictor.models.traced.model.Source`."""
 
     modes: tuple[str, ...] = ("forward",)
     dtype = ""
@@ -109,7 +109,7 @@ def of_onnx(text: str, words: str | Sequence[str] | None) -> TracedModel:
     if not path.exists():
         raise SpecError(f"model {text!r}: no such file; expected an ONNX model")
     check_plain(path, "an ONNX model", LARGEST_TABLE)
-    return traced_model(path.stem, Onnx(path, inputs_of(words)))
+    return TracedModel(path.stem, Onnx(path, inputs_of(words)))
 
 
 def _inferred(path: Path, asked: Sequence[Input]) -> Any:

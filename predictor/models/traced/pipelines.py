@@ -28,6 +28,7 @@ import importlib
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
@@ -37,11 +38,11 @@ from predictor.files.yaml_reader import read_yaml_file
 from predictor.formats.dtypes import DTYPES
 from predictor.graph.recording import Recording
 from predictor.graph.samples import SAMPLES, TOKENS, UNITS
-from predictor.models.built.config import ModelConfig
-from predictor.models.built.step import Step
-from predictor.models.built.traced import Part, Source, TracedModel, recorded, traced_model
+from predictor.models.base import Feature, Model, Part
+from predictor.models.step import Step
 from predictor.models.traced.inputs import SPLIT, inputs_of
 from predictor.models.traced.listed import Listed
+from predictor.models.traced.model import Source, TracedModel
 from predictor.models.traced.no_code import no_code
 from predictor.models.traced.sources import Module, need_torch
 
@@ -56,7 +57,7 @@ _NOT_FORWARD = ("_", "save", "push", "load", "from_", "register", "export")
 _KEYS = frozenset((*_MODELS, "config", "method", "inputs", "times", "dtype", "wide", "batch", "seq_len", "mode"))
 
 
-def of_pipeline(path: Path, words: str | Sequence[str] | None, model_of: Callable[..., ModelConfig]) -> TracedModel:
+def of_pipeline(path: Path, words: str | Sequence[str] | None, model_of: Callable[..., Model]) -> Pipeline:
     """The pipeline of a file, with the sizes that ``words`` set; ``model_of`` finds the models that parts name."""
     data = read_yaml_file(path, EXPECTED)
     if not isinstance(data, Mapping) or not isinstance(data.get("parts"), Mapping) or not data["parts"]:
@@ -70,17 +71,39 @@ def of_pipeline(path: Path, words: str | Sequence[str] | None, model_of: Callabl
     for name, part in data["parts"].items():
         _check(f"{path}: part {name!r}", part)
     source = Steps(path, data["parts"], {"batch": 1, "gpus": 1, **sizes}, model_of, unit)
-    return traced_model(path.stem, source.sized(**_said(words, source.values)), "pipeline")
+    return Pipeline(path.stem, source.sized(**_said(words, source.values)), "pipeline")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pipeline(TracedModel):
+    """Several models one after the other, some of them at each of its steps. Its batch is that of all GPUs, whose
+    number is the size "gpus"."""
+
+    source: Steps
+
+    @property
+    def steps(self) -> int | None:
+        return self.source.steps
+
+    def parts(self) -> tuple[Part, ...]:
+        return self.source.parts()
+
+    def with_sizes(self, **sizes: int) -> Self:
+        return replace(self, source=self.source.sized(**sizes)) if sizes else self
+
+    def refusal(self, feature: Feature) -> str:
+        # not super(): a dataclass with slots is another class than the one that this method was written in
+        return "" if feature is Feature.REPLICAS_OF_A_PASS else TracedModel.refusal(self, feature)
 
 
 class Steps(Source):
-    """The parts of a file at some sizes: `predictor.models.built.traced.Source` of several models."""
+    """The parts of a file at some sizes: `predictor.models.traced.model.Source` of several models."""
 
     modes: tuple[str, ...] = ("forward",)
     dtype = ""
 
     def __init__(
-        self, path: Path, spec: Mapping[str, Any], values: Mapping[str, int], model_of: Callable[..., ModelConfig],
+        self, path: Path, spec: Mapping[str, Any], values: Mapping[str, int], model_of: Callable[..., Model],
         unit: str = SAMPLES,
     ) -> None:  # fmt: skip
         self.made = unit
@@ -109,10 +132,7 @@ class Steps(Source):
         raise UnsupportedError(f"{self.path.stem} is a pipeline; expected one of its parts")
 
     def parameters(self, tp: int = 1) -> int:
-        from predictor.models.built import parameters
-
-        sources = [(part.model, recorded(part.model)) for part in self.parts()]
-        return sum(parameters(model) if source is None else source.parameters(tp) for model, source in sources)
+        return sum(part.model.parameters(tp) for part in self.parts())
 
     @property
     def unit(self) -> str:
@@ -133,14 +153,14 @@ class Steps(Source):
         if "model" in spec:
             named = str(spec["model"])
             beside = self.path.parent / named.split(":")[0]
-            found = self.model_of(str(self.path.parent / named) if beside.is_file() else named, words or None)
+            found: Model = self.model_of(str(self.path.parent / named) if beside.is_file() else named, words or None)
         elif "ops" in spec:
-            found = traced_model(name, Listed(name, spec["ops"], self.values["gpus"], self._size))
+            found = TracedModel(name, Listed(name, spec["ops"], self.values["gpus"], self._size))
         else:
             cls, method = str(spec["class"]), str(spec.get("method", "forward"))
             about = [cls, spec.get("config", {}), method, spec.get("wide", [])]
             source = Module(where, lambda: _module(*about), inputs_of(words), made_of=(about, (cls.split(".")[0],)))
-            found = traced_model(name, source)
+            found = TracedModel(name, source)
         return Part(name, found, times, str(spec.get("dtype", "")), batch, seq_len, str(spec.get("mode", "forward")))
 
     def _words(self, text: str, where: str) -> str:

@@ -22,9 +22,9 @@ from predictor.files.read import atomic_write, read_json, user_folder
 from predictor.graph.recording import Recording
 from predictor.graph.samples import unit_of
 from predictor.graph.saved_graph import VERSION, load_recording, save_recording
-from predictor.models.built.step import Step
-from predictor.models.built.traced import Alone, Source, TracedModel, traced_model
+from predictor.models.step import Step
 from predictor.models.traced.inputs import Input, inputs_of
+from predictor.models.traced.model import Alone, Source, TracedModel
 
 Kept = TypeVar("Kept")
 #: Characters of a name in that of a file, below what file systems take: chosen by hand, not from data.
@@ -276,7 +276,7 @@ def of_file(text: str, words: str | Sequence[str] | None) -> TracedModel:
             f"model {text!r}: {path.name} has no {name!r}; expected a function that makes a module{tail}"
         )
     build = found if callable(found) and not _is_module(found) else lambda: found
-    return traced_model(title, Module(title, build, asked, getattr(found, "optimizer", None)))
+    return TracedModel(title, Module(title, build, asked, getattr(found, "optimizer", None)))
 
 
 def of_exported(text: str, words: str | Sequence[str] | None) -> TracedModel:
@@ -289,8 +289,8 @@ def of_exported(text: str, words: str | Sequence[str] | None) -> TracedModel:
 
     asked = inputs_of(words)
     module, given = exported(path, asked)
-    found = traced_model(path.stem, Module(path.stem, lambda: (module, (given, {})), asked))
-    found.traces.modes = ("forward",)  # what was exported is one mode of the module
+    found = TracedModel(path.stem, Module(path.stem, lambda: (module, (given, {})), asked))
+    found.source.modes = ("forward",)  # what was exported is one mode of the module
     return found
 
 
@@ -329,8 +329,8 @@ def of_module(
     make: Callable[[], Any] = (lambda: module) if _is_module(module) else module
     if inputs is None or isinstance(inputs, str) or _all_text(inputs):
         asked = inputs_of(inputs)
-        return traced_model(title, Module(title, make, asked, optimizer, loss))
-    return traced_model(title, Module(title, lambda: (make(), inputs), (), optimizer, loss))
+        return TracedModel(title, Module(title, make, asked, optimizer, loss))
+    return TracedModel(title, Module(title, lambda: (make(), inputs), (), optimizer, loss))
 
 
 def _all_text(inputs: Any) -> bool:

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from predictor.errors import RequestError, UnsupportedError
-from predictor.models.built.traced import TracedModel, traced_model
 from predictor.models.traced.huggingface import made
 from predictor.models.traced.inputs import inputs_of
+from predictor.models.traced.model import TracedModel
 from predictor.models.traced.sources import Module, need_torch
 
 #: How an input is called that a person does not name; by definition of transformers' processors.
@@ -32,7 +32,7 @@ def of_tower(data: Mapping[str, Any], name: str, where: str, words: str | Sequen
         )
     title = f"{name}-vision"
     source = Module(title, lambda: _tower(data, where), asked, made_of=([dict(data), "vision"], ("transformers",)))
-    return traced_model(title, source, str(data["model_type"]))
+    return TracedModel(title, source, str(data["model_type"]))
 
 
 def _tower(data: Mapping[str, Any], where: str) -> Any:

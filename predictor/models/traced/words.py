@@ -11,9 +11,9 @@ from predictor.errors import RequestError, SpecError, UnknownModelTypeError, pri
 from predictor.files.read import read_json, read_text
 from predictor.files.yaml_reader import parse_yaml
 from predictor.graph.saved_graph import from_json, is_recording
-from predictor.models.built.config import ModelConfig
+from predictor.models.base import Feature, Model
 from predictor.models.built.load import CONFIGS, data_of, load_config, stamped
-from predictor.models.built.traced import CLASS_PLAN, TracedModel, planned, traced_model
+from predictor.models.traced.model import CLASS_PLAN, TracedModel
 
 #: Pipelines that come with the house.
 PIPELINES = Path(__file__).parent / "pipelines"
@@ -22,7 +22,7 @@ PIPELINES = Path(__file__).parent / "pipelines"
 TRACED, VISION = "traced:", "vision:"
 
 
-def model_of(name: str | Path, inputs: str | Sequence[str] | None = None) -> ModelConfig:
+def model_of(name: str | Path, inputs: str | Sequence[str] | None = None) -> Model:
     """The model that ``name`` stands for; ``inputs`` are those of one that is traced.
 
     A name of the catalogue, a config.json, a folder with one; a pipeline (.yaml), or the name of one of the house's;
@@ -51,7 +51,7 @@ def model_of(name: str | Path, inputs: str | Sequence[str] | None = None) -> Mod
 
             found = from_json(data, text)
             _no_inputs(inputs, "a saved graph has its inputs")
-            return traced_model(found.name, Saved(found))
+            return TracedModel(found.name, Saved(found))
     pipeline = _pipeline(text)
     if pipeline is not None:
         from predictor.models.traced.pipelines import of_pipeline  # any other model starts without it
@@ -130,26 +130,24 @@ def _no_inputs(inputs: str | Sequence[str] | None, why: str) -> None:
         raise RequestError(f"--input {printable(said)}: {why}; leave it out")
 
 
-def with_plan(config: ModelConfig, given: str | Path | Mapping[str, str] | None) -> ModelConfig:
+def with_plan(model: Model, given: str | Path | Mapping[str, str] | None) -> Model:
     """A traced model whose layers are shared out by the user's table: a YAML file, or patterns of paths -> styles;
     "class" for the plan that its class brings.
 
     Raises RequestError (or one of its kinds), one line, for a table that is none and for a model that is built.
     """
     if given is None:
-        return config
+        return model
     where = f"--tp-plan {printable(str(given))}" if isinstance(given, str | Path) else "--tp-plan"
-    if not isinstance(config, TracedModel):
-        raise RequestError(
-            f"{where}: {config.name} is built, and shared out as Megatron-LM does; expected a traced model"
-            f" ({TRACED}{config.name}), or no --tp-plan"
-        )
+    reason = model.refusal(Feature.PLAN)
+    if reason:
+        raise RequestError(f"{where}: {reason}")
     if given == CLASS_PLAN:
-        return config
+        return model
     table: Any = given
     if isinstance(given, str | Path):
         path = Path(given).expanduser()
         table = parse_yaml(read_text(path, "a YAML table of patterns and styles", where), str(path))
     if not isinstance(table, Mapping) or not table or not all(isinstance(v, str) for one in table.items() for v in one):
         raise SpecError(f"{where}: expected lines of a module's path, with * for numbers: a style (colwise, rowwise)")
-    return planned(config, tuple(table.items()))
+    return model.planned(table)

@@ -12,7 +12,8 @@ from predictor.engines.vintage import Setting
 from predictor.errors import RequestError, TilecastError
 from predictor.hardware.gpu import GPUSpec
 from predictor.hardware.system import SystemSpec, default_system, load_system
-from predictor.models.built import ModelConfig, load_config
+from predictor.models.base import Model
+from predictor.models.built import load_config
 from predictor.request.request import Request
 from predictor.request.run import Run
 
@@ -91,7 +92,7 @@ def _groups(asked: Request, executions: Sequence[str], most_gpus: int) -> Iterat
 
     A dense model has no use for dp, which are replicas. Experts are shared by width (ep 1) or whole (ep tp x dp).
     """
-    config = asked.model if isinstance(asked.model, ModelConfig) else load_config(asked.model)
+    config = asked.model if isinstance(asked.model, Model) else load_config(asked.model)
     gpu = asked.board()
     node = _per_node(asked, gpu)
     for execution in executions:
@@ -131,7 +132,6 @@ def _check(run: Run) -> None:
     """RequestError where the model cannot be shared by these degrees."""
     from predictor.passes.expert_parallel import check_experts
     from predictor.passes.pipeline import check_stages
-    from predictor.passes.tensor_parallel import check_tensor
     from predictor.serving.deployment import check_serves
     from predictor.simulate.lower import mesh_of
 
@@ -139,8 +139,8 @@ def _check(run: Run) -> None:
     mesh, degrees = mesh_of(run.work), run.work.parallelism
     if mesh is not None:
         spread = degrees.ep * degrees.dp > 1
-        check_tensor(run.config, degrees.tp, spread)
-        check_stages(run.config, degrees.pp)
+        run.config.check_tensor(degrees.tp, spread)
+        check_stages(run.config.stack(), degrees.pp)
         if spread:
             check_experts(run.config, mesh)
     if scheduler(run.work.engine, setting_of(run, 1)) is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from predictor.engines.launch import Launch
 from predictor.engines.launchers import LAUNCHERS
 from predictor.errors import unknown_name
-from predictor.models.built import ModelConfig
+from predictor.models.base import Model
 from predictor.request.parallelism import INTERLEAVED, ONE_F_ONE_B, RING
 from predictor.request.words import recomputed
 from predictor.search.training.space import ParallelPlan
@@ -18,7 +18,7 @@ class Emitted:
     """What is emitted of beside a plan: sizes of the run, its dtype, the GPUs of a node, what it is a forecast of,
     its optimizer and its attention."""
 
-    config: ModelConfig
+    config: Model
     batch: int
     seq_len: int
     dtype: str
@@ -42,7 +42,7 @@ def emit(launcher: str, plan: ParallelPlan, about: Emitted) -> str:
         Launch(
             plan.label, plan.num_gpus, plan.tp, plan.sp, plan.pp, plan.vpp, plan.dp, plan.cp, plan.ep, plan.shard,
             plan.micro_batch, plan.schedule or (INTERLEAVED if plan.vpp > 1 else ONE_F_ONE_B), kind, some,
-            about.config.layers, about.batch, about.seq_len, about.dtype, about.gpus_per_node, RING,
+            about.config.stack().layers, about.batch, about.seq_len, about.dtype, about.gpus_per_node, RING,
             plan.stage_layers, about.execution, about.optimizer, about.attention,
             plan.value("etp") if about.config.experts else 0,
         )

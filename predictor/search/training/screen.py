@@ -161,7 +161,7 @@ def _layers(piece: _Piece) -> Layers:
     parallel = piece.plan.parallel
     assert parallel is not None
     places = [parallel.kinds[parallel.ranks[s]].chunks[0] for s in (0, 1, -1)]
-    chunks = chunks_of(piece.run.config, piece.run.work.parallelism.pp)
+    chunks = chunks_of(piece.run.config.stack(), piece.run.work.parallelism.pp)
     counts = [chunk.end - chunk.first for chunk in (chunks[0], chunks[1], chunks[-1])]
     passes = [passes_of(piece.run, piece.plan, piece.timed, place) for place in places]
     saved = [parallel.saved[place]() for place in places]

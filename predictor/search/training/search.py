@@ -65,7 +65,7 @@ def search(
     if not plans:
         raise RequestError(_nothing(asked, single, num_gpus, batch, only))
     rank = cheapest if objective == DOLLARS else fastest
-    priced = price(plans, replace(asked, mode="train", batch=batch), selector, single.config.layers, rank=rank)
+    priced = price(plans, replace(asked, mode="train", batch=batch), selector, single.config.stack().layers, rank=rank)
     if not priced:  # what refuses them all says why
         plan_of(run_of(replace(asked, mode="train", batch=batch), plans[0], selector))
     legal = len({*plans, *(each.plan for each in priced)})  # cuts that are faster among them

@@ -10,9 +10,8 @@ from typing import Any
 
 from predictor.errors import RequestError, unknown_name
 from predictor.hardware.system import SystemSpec
-from predictor.models.built import ModelConfig
+from predictor.models.base import Model
 from predictor.passes.pipeline import chunks_of
-from predictor.passes.tensor_parallel import check_tensor
 from predictor.request.options import OPTIONS
 from predictor.request.parallelism import (
     BREADTH_FIRST,
@@ -139,7 +138,7 @@ class Space:
     may run again in the backward pass; ``placed`` raises RequestError
     where a mesh cannot hold the degrees."""
 
-    config: ModelConfig
+    config: Model
     system: SystemSpec
     num_gpus: int
     batch: int
@@ -152,11 +151,11 @@ class Space:
 
     def plans(self) -> Iterator[ParallelPlan]:
         """Every legal plan, in a fixed order."""
-        config = self.config
+        layers = self.config.stack().layers
         for tp in self._held("tp", self._tensor_degrees()):
             for cp in self._held("cp", self._contexts(self.num_gpus // tp)):
                 rest = self.num_gpus // (tp * cp)
-                for pp in self._held("pp", [n for n in divisors(rest) if n <= config.layers and self._cut(n)]):
+                for pp in self._held("pp", [n for n in divisors(rest) if n <= layers and self._cut(n)]):
                     dp = rest // pp
                     if self.batch % dp or dp not in self._held("dp", [dp]) or not self._fits(tp, pp, dp, cp):
                         continue
@@ -215,16 +214,17 @@ class Space:
 
     def _cut(self, pp: int) -> bool:
         """Whether stages have layers, two each where not all have as many."""
-        return pp == 1 or (not self.config.is_encoder_decoder and (self._even(pp, 1) or 2 * pp <= self.config.layers))
+        layers = self.config.stack().layers
+        return pp == 1 or (not self.config.is_encoder_decoder and (self._even(pp, 1) or 2 * pp <= layers))
 
     def _uneven(self, pp: int, vpp: int) -> tuple[int, ...]:
         """Layers of the stages where `predict` has no cut of its own."""
-        return () if self._even(pp, vpp) else near_even(self.config.layers, pp)
+        return () if self._even(pp, vpp) else near_even(self.config.stack().layers, pp)
 
     def _even(self, pp: int, vpp: int) -> bool:
         """Whether layers can be shared out over chunks, as many to each or one less to the ends."""
         try:
-            chunks_of(self.config, pp, vpp)
+            chunks_of(self.config.stack(), pp, vpp)
         except RequestError:
             return False
         return True
@@ -237,7 +237,7 @@ class Space:
         degrees = []
         for tp in divisors(self.num_gpus):
             try:
-                check_tensor(self.config, tp)
+                self.config.check_tensor(tp)
             except RequestError:
                 continue
             degrees.append(tp)

@@ -31,7 +31,7 @@ class Gated(nn.Module):  # type: ignore[misc]
 def both(module: Any, words: str, mode: str = "forward") -> tuple[Graph, Graph]:
     """The recorded graph, and the fused one."""
     step = Step(mode, act_dtype="bf16", attention="flash", training=mode == "train")
-    graph = predictor.trace(module, words).traces.record(step, False if mode == "train" else None).graph
+    graph = predictor.trace(module, words).source.record(step, False if mode == "train" else None).graph
     return graph, fuse(graph, engine("compile"))
 
 

@@ -42,7 +42,7 @@ _LARGEST = 64
 _NEAR = 32
 
 
-def fuse_recorded(graph: Graph, engine: Engine, attention: str = "flash") -> Graph:
+def fuse_loops(graph: Graph, engine: Engine, attention: str = "flash") -> Graph:
     """``graph`` in fused kernels; itself where ``engine`` fuses nothing. With ``attention`` "math" what a
     model writes out stays so, as in releases whose patterns did not fit it."""
     if not engine.fuses:
