@@ -115,7 +115,9 @@ def _fitted(overall: dict[str, Any]) -> str:
     some = "The set was fitted on these rows" if count == total else f"The set was fitted on {count:,} of these rows"
     share = overall["fitted_holdout"]
     apart = f", but for the {share:.0%} of their shapes that it held out" if share else ""
-    return f"{some}{apart}: their error says how well it fits, not how well it forecasts."
+    unsure = overall["fitted_rows_unsure"]
+    few = f" Up to {unsure:,} of them were kept apart then, as tables that are not here show." if unsure else ""
+    return f"{some}{apart}: their error says how well it fits, not how well it forecasts.{few}"
 
 
 Rows = tuple[Any, tuple[str, ...], dict[str, Any]]
@@ -141,7 +143,11 @@ def _errors(
     predicted = rows["predicted_ms"].to_numpy(dtype=float)
     overall = summarise(measured, predicted) | coverage(rows)
     if "fitted" in rows:
-        overall |= {"fitted_rows": int(rows["fitted"].sum()), "fitted_holdout": rows.attrs["holdout"]}
+        count = int(rows["fitted"].sum())
+        overall |= {
+            "fitted_rows": count, "fitted_holdout": rows.attrs["holdout"],
+            "fitted_rows_unsure": min(count, rows.attrs["unseen"]),
+        }  # fmt: skip
     groups = by_group(rows, keys)
     if extra:
         overall |= {name: summarise(measured, column(rows))["median_ape_pct"] for name, column in extra.items()}
@@ -213,8 +219,9 @@ def _workloads(arguments: argparse.Namespace, progress: Callable[[int, int], Non
 def _kernels(arguments: argparse.Namespace) -> Rows:
     from predictor.data import dataset
     from predictor.data.plausible import keep_apart
+    from predictor.data.plausible_tables import keep_tables_apart
     from predictor.fit.evaluate import predict_rows
-    from predictor.fit.fitted import fitted_rows
+    from predictor.fit.fitted import fitted_rows, kept_apart_rows
     from predictor.fit.scores import constant_efficiency_ms, roofline_ms
     from predictor.kernels.artifact import ArtifactSet, load_artifacts
 
@@ -225,6 +232,9 @@ def _kernels(arguments: argparse.Namespace) -> Rows:
     keep_apart(frame, arguments.file, devices, say)
     manifest = selector.manifest if isinstance(selector, ArtifactSet) else {}
     frame["fitted"] = fitted_rows(frame, [len(part) for part in parts], manifest)
+    keep_tables_apart(frame, _known(frame, devices), say)
+    apart, unseen = kept_apart_rows(frame, manifest)
+    frame["fitted"] &= ~apart
     if not arguments.flagged:
         frame = frame[frame["flag"].astype(str) == ""]
     if arguments.only_gpu:
@@ -234,7 +244,7 @@ def _kernels(arguments: argparse.Namespace) -> Rows:
     if not len(frame):
         raise RequestError(f"{arguments.file}: no row is left to evaluate (--split, --only-gpu, or every row flagged)")
     rows = predict_rows(frame.reset_index(drop=True), selector, devices)
-    rows.attrs["holdout"] = manifest.get("holdout", 0.0)
+    rows.attrs |= {"holdout": manifest.get("holdout", 0.0), "unseen": unseen}
     rows["case"] = rows["op"].astype(str) + " " + rows["source_file"].astype(str) + ":" + rows["source_row"].astype(str)
     extra: dict[str, Any] = {}
     if arguments.baselines:
@@ -249,3 +259,11 @@ def _ids(text: str, devices: dict[str, Any]) -> list[str]:
     from predictor.hardware.gpu import load_gpu
 
     return [name if name in devices else load_gpu(name).id for name in text.split(",")]
+
+
+def _known(frame: Any, devices: dict[str, Any]) -> dict[str, Any]:
+    """The boards of the rows by id, those of the data and of the catalogue."""
+    from predictor.hardware.gpu import list_gpus, load_gpu
+
+    names = set(frame["gpu"].astype(str).unique())
+    return {name: devices.get(name) or load_gpu(name) for name in names & {*devices, *list_gpus()}}

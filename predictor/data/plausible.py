@@ -26,7 +26,7 @@ from predictor.ops.roofline import TOLERANCE, roofline
 
 Frame = Any
 
-TOO_FAST, TOO_SLOW = "beats_roofline", "far_above_roofline"
+TOO_FAST, TOO_SLOW, REPEATED = "beats_roofline", "far_above_roofline", "repeated"
 #: A row is too slow beyond so many times (its cold roofline + 0.1 ms of host). Chosen by looking at 4.2 million public
 #: rows: the slowest have 705 (an MoE layer whose kernel was not tuned) and 200 (attention); of other operators 28.
 _HOST_S = 1e-4
@@ -110,13 +110,17 @@ def add_flag(frame: Frame, rows: Any, flag: str) -> None:
 def keep_apart(
     frame: Frame, where: str, devices: Mapping[str, GPUSpec] | None = None, say: Callable[[str], None] | None = None
 ) -> None:
-    """Flags the rows that no kernel can have taken, in place, and says which they are.
+    """Flags the rows that no kernel can have taken, and copies of a row, in place, and says which they are.
 
     Rows that are flagged already stay as they are, but for tile probes.
 
     Raises SpecError, one line, where most rows are so, and for operands that are larger than the GPU's memory.
     """
     np = require("numpy")
+    add_flag(frame, frame["flag"].astype(str).isin(("", TILE_PROBE)).to_numpy() & repeats(frame), REPEATED)
+    count = int(frame["flag"].astype(str).str.split(";").map(lambda flags: REPEATED in flags).sum())
+    if count and say is not None:
+        say(f"{where}: {count:,} rows kept apart, each the same as a row above it in every column: that one counts")
     free = frame["flag"].astype(str).isin(("", TILE_PROBE)).to_numpy()
     limits = bounds(frame, devices)
     free = free & np.isfinite(limits.lower_s)
@@ -187,6 +191,20 @@ def _name(frame: Frame, rows: Any, limits: Bounds, said: str, where: str, say: C
 
 def _shape(frame: Frame, row: int) -> str:
     return f"{frame['op'].iloc[row]} on {frame['gpu'].iloc[row]}"
+
+
+def repeats(frame: Frame, but: Sequence[str] = ()) -> Any:
+    """(n,) True for rows that are the same as an earlier one in every column, source row included, ``but`` for these:
+    a copy weighs nothing. Two measurements of one shape are two rows of a source."""
+    np, pd = require("numpy"), require("pandas")
+    origin = [name for name in ("source_file", "source_row") if name not in but]
+    found = np.zeros(len(frame), dtype=bool)
+    near = np.flatnonzero(frame.duplicated(origin, keep=False).to_numpy())
+    if len(near):
+        part = frame.iloc[near].drop(columns=list(but))
+        text = {name: str for name in part.columns if part[name].dtype == "category"}
+        found[near] = pd.util.hash_pandas_object(part.astype(text), index=False).duplicated().to_numpy()
+    return found
 
 
 def refuse_repeats(parts: Sequence[tuple[Path, Frame]]) -> None:

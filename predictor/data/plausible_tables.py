@@ -5,7 +5,9 @@ table is judged by what cannot be in physics: that a product of fewer rows takes
 library could run in its place; that a board takes longer than a lesser one of its chip with the same kernels; and that
 boards exchange data at a small part of what the same link gives elsewhere. Tables are judged by medians, so that a
 kernel that a library picks badly stays: that is how the library is. A table of attention of which a large part shows
-the host has the host's time in the rest, too.
+the host has the host's time in the rest, too. A row alone is judged by rows of its table that have more of every size
+and take a small part of its time: its kernel could have done their work. Where its kin with less work are as slow, that
+is how the library is, too.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.data.plausible import add_flag
+from predictor.data.schema import OP_COLUMNS
 from predictor.errors import UnsupportedError
 from predictor.hardware.generation import chip
 from predictor.hardware.gpu import GPUSpec
@@ -28,6 +31,9 @@ BoolArray = npt.NDArray[np.bool_]
 
 FEWER_SLOWER, LESSER_FASTER, LINK_SLOW = "slower_than_more_rows", "slower_than_lesser_board", "far_below_its_link"
 HOST_BOUND, HOST_WITHIN = "host_bound", "host_within"
+FAR_SLOWER = "far_above_its_kin"
+#: What the rules below flag rows with.
+TABLE_FLAGS = (FEWER_SLOWER, LESSER_FASTER, LINK_SLOW, HOST_WITHIN, FAR_SLOWER)
 #: A size of a table is a fault where its products take so many times those of the next size, in the median. Chosen by
 #: looking at all public tables of products: vLLM's fp8 with one row has 2.2 (B200) and 2.8 (GB200), with a constant 12
 #: us on top; the next is 1.3.
@@ -50,6 +56,16 @@ _OF_HOST = 1 / 3
 #: Pairs of rows that a median is taken of at least: chosen by hand, not from data.
 _FEWEST = 30
 _LARGE_BYTES = 2.0**24  # what counts as large: chosen by hand, not from data
+#: A row takes too long from so many times on what its kin take (`above_kin`). Chosen by looking at all public tables:
+#: 65 of 6.6 million rows are beyond it, up to 191 times, in aiconfigurator's attention and experts.
+_ALONE = 8.0
+#: Kin on each side, and rows of the next sizes among which they are looked for, which bounds the time: chosen by hand,
+#: not from data. One that is itself too fast says nothing of a row, as the other must be faster, too.
+_KIN, _NEXT = 2, 48
+_SIZES = (
+    "batch", "m", "n", "k", "q_len", "kv_len", "tokens", "elements", "rows", "cols", "width", "parameters",
+)  # fmt: skip
+_ABOUT = ("gpu", "framework", "framework_version", "kernel_source", "protocol", "cache_state", "op", "dtype", "quant")
 _TABLE = ("gpu", "framework", "framework_version", "dtype", "quant")
 
 
@@ -59,6 +75,7 @@ def keep_tables_apart(
     """Flags the rows of tables that cannot be so, in place, and says which they are; flagged rows stay as they are."""
     for flag, judged in (
         (FEWER_SLOWER, _fewer_rows), (LESSER_FASTER, _lesser_boards), (LINK_SLOW, _links), (HOST_WITHIN, _hosts),
+        (FAR_SLOWER, _lone_rows),
     ):  # fmt: skip
         for name, rows in judged(frame, gpus):
             add_flag(frame, rows, flag)
@@ -106,7 +123,7 @@ def _lesser_boards(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[tuple[
     index = _free(frame, "gemm")
     keys = ("framework", "dtype", "quant")
     tables = dict(_tables(frame, index, ("gpu", *keys)))
-    for greater, lesser in permutations(sorted({name[0] for name in tables}), 2):
+    for greater, lesser in permutations(sorted({name[0] for name in tables} & set(gpus)), 2):
         for name, at in tables.items():
             other = tables.get((lesser, *name[1:]))
             if name[0] != greater or other is None or not _outdoes(gpus[greater], gpus[lesser], name[2]):
@@ -187,3 +204,37 @@ def _hosts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[tuple[str, Boo
     for name, at in table.groupby(list(table.columns), observed=True, sort=True).indices.items():
         if bound[at].mean() > _OF_HOST and free[at].any():
             yield " ".join(name), _marked(frame, index[at[free[at]]])
+
+
+def _lone_rows(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[tuple[str, BoolArray]]:
+    """Rows that take many times as long as the nearest rows of the same kernel with more work, and with less."""
+    free = (frame["flag"].astype(str) == "").to_numpy() & (frame["op"].astype(str) != "collective").to_numpy()
+    index = np.flatnonzero(free)
+    if len(index) < 2:
+        return
+    order, gap = above_kin(frame.iloc[index])
+    slow = index[order[gap > math.log(_ALONE)]]
+    names = frame[["gpu", "framework", "op", "dtype"]].iloc[slow].astype(str).agg(" ".join, axis=1).to_numpy()
+    for name in sorted(set(names)):
+        yield name, _marked(frame, slow[names == name])
+
+
+def above_kin(rows: Frame) -> tuple[Any, Any]:
+    """(places of the rows in order, (n,) log of a row's time over the most that its kin take) where kin are the two
+    nearest rows of the same kernel with no less of any size, and the two nearest with no more, of which there may be
+    fewer. Where there are not two with more the log is minus infinity: nothing says how long the row may take."""
+    sizes = [name for name in _SIZES if name in rows]
+    same = [name for name in (*_ABOUT, *(c.name for c in OP_COLUMNS)) if name in rows and name not in sizes]
+    table = rows.groupby(same, observed=True, dropna=False, sort=False).ngroup().to_numpy()
+    size = rows[sizes].to_numpy(dtype=float, na_value=0.0)
+    order = np.lexsort((np.log(np.maximum(size, 1.0)).sum(axis=1), table))
+    table, size, logs = table[order], size[order], np.log(rows["latency_ms"].to_numpy(dtype=float)[order])
+    count, longest = np.zeros((2, len(order)), dtype=int), np.full((2, len(order)), -np.inf)
+    for step in range(1, min(_NEXT, len(order) - 1) + 1):
+        fits = (table[step:] == table[:-step]) & (size[step:] >= size[:-step]).all(axis=1)
+        before, after = slice(None, -step), slice(step, None)
+        for side, own, other in ((0, before, after), (1, after, before)):
+            use = fits & (count[side, own] < _KIN)
+            longest[side, own] = np.where(use, np.maximum(longest[side, own], logs[other]), longest[side, own])
+            count[side, own] += use
+    return order, np.where(count[0] == _KIN, logs - longest.max(axis=0), -np.inf)

@@ -28,6 +28,7 @@ import numpy.typing as npt
 from predictor.data import dataset
 from predictor.data.importers import table
 from predictor.data.plausible import keep_apart
+from predictor.data.plausible_tables import TABLE_FLAGS, keep_tables_apart
 from predictor.engines import EAGER
 from predictor.errors import RequestError
 from predictor.fit.fit import _check_out, _gpu
@@ -104,6 +105,11 @@ def calibrate(
     measured = measured.reset_index(drop=True)
     keep_apart(measured, f"{data}, rows of {spec.id}", {spec.id: spec}, say)
     measured = measured[(measured["flag"].astype(str) == "").to_numpy() | is_probe(measured)].reset_index(drop=True)
+    read_digest = dataset.digest(measured)
+    keep_tables_apart(measured, {spec.id: spec}, say)
+    faulty = measured["flag"].astype(str).isin(TABLE_FLAGS).to_numpy()
+    kept_apart = {str(flag): int(n) for flag, n in measured["flag"][faulty].astype(str).value_counts().items()}
+    measured = measured[~faulty].reset_index(drop=True)
     report = CalibrateReport(out, spec.id)
     used = _choose(source, measured, spec, report, data)
     total = sum(report.rows.values())
@@ -124,7 +130,9 @@ def calibrate(
             calibrated.scalars, calibrated.before, calibrated.after, calibrated.held_out,
         )  # fmt: skip
     total = sum(report.rows[folder] for folder in fits)
-    about = {"gpu": spec.id, "file": data.name, "rows": total, "sha256": dataset.digest(measured), "from": source.name}
+    about = {"gpu": spec.id, "file": data.name, "rows": total, "sha256": read_digest, "from": source.name}
+    if kept_apart:
+        about["kept_apart"] = kept_apart
     _write(source, fits, about, out)
     return report
 

@@ -21,7 +21,7 @@ from predictor.data.plausible_tables import keep_tables_apart
 from predictor.errors import RequestError, unknown_name
 from predictor.files.read import atomic_write, read_json
 from predictor.fit.evaluate import predict_rows
-from predictor.fit.fitted import digests
+from predictor.fit.fitted import CLOCKED, digests
 from predictor.fit.publish import as_manifest, published, write_estimator
 from predictor.fit.recipes import FEW_ROWS, GEMM_FIT, RECIPES, TILE_ROWS, Recipe
 from predictor.fit.scores import by_group, constant_efficiencies, summarise
@@ -220,7 +220,7 @@ def _choose(
     why = frame["flag"].astype(str)
     if "split" in frame:
         why = why.mask((why == "") & (frame["split"].astype(str) == "test"), "the data set's own test split")
-    why = why.mask((why == "") & _clocked(frame), "timed by the host's clock, its launch and wait within")
+    why = why.mask((why == "") & _clocked(frame), CLOCKED)
     keep = (why == "").to_numpy()
     report.kept_apart = _counts(why[~keep])
     report.kept_apart_of = {recipe.folder: _counts(why[~keep & recipe.rows(frame)]) for recipe in RECIPES}

@@ -7,9 +7,13 @@ from typing import Any
 
 from predictor.data import dataset
 from predictor.data.dataset import Frame
+from predictor.data.plausible_tables import TABLE_FLAGS
 from predictor.files.extras import require
 from predictor.fit.recipes import RECIPES, Recipe
 from predictor.kernels.gemm.tiles import is_probe
+
+#: Why rows by a host's clock are kept apart where other rows time their operator without the host.
+CLOCKED = "timed by the host's clock, its launch and wait within"
 
 
 def digests(part: Frame, recipes: Sequence[Recipe]) -> dict[str, str]:
@@ -55,3 +59,33 @@ def fitted_rows(frame: Frame, files: Sequence[int], manifest: Mapping[str, Any])
         if len(of_gpu) and dataset.digest(frame.iloc[of_gpu].reset_index(drop=True)) == digest:
             marked[of_gpu] = True
     return marked
+
+
+def kept_apart_rows(frame: Frame, manifest: Mapping[str, Any]) -> tuple[Any, int]:
+    """((n,) True for rows that the set with ``manifest`` was not fitted on though its files have them, how many more of
+    its rows were).
+
+    These are rows that other tables show to be at fault; ``frame`` has the flags of
+    `predictor.data.plausible_tables.keep_tables_apart`. A rule counts where the manifest says that an estimator's
+    rows were kept apart by it. Rules look at several boards and files: what only tables that are not in ``frame`` show
+    cannot be known here, but for the number.
+    """
+    np = require("numpy")
+    flags = frame["flag"].astype(str).to_numpy()
+    clocked = (frame["protocol"].astype(str) == "host_clock").to_numpy()
+    recipes = {recipe.folder: recipe for recipe in RECIPES}
+    apart, more = np.zeros(len(frame), dtype=bool), 0
+    for entry in manifest.get("estimators", ()):
+        recipe, counts = recipes.get(str(entry["folder"])), entry.get("kept_apart", {})
+        if recipe is None or not counts:
+            continue
+        rows = recipe.rows(frame)
+        for reason in (*TABLE_FLAGS, CLOCKED):
+            if reason in counts and rows.any():
+                here = rows & (clocked & (flags == "") if reason == CLOCKED else flags == reason)
+                apart |= here
+                more += max(0, int(counts[reason]) - int(here.sum()))
+    gpu = frame["gpu"].astype(str).to_numpy()
+    for entry in manifest.get("calibrated", ()):
+        apart |= (gpu == str(entry["gpu"])) & np.isin(flags, list(entry.get("kept_apart", ())))
+    return apart, more

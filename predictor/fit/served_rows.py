@@ -105,16 +105,22 @@ def read_cases(path: Path, configs: Path | None = None) -> list[MeasuredService]
         if not any(name in frame for name in names):
             raise SpecError(f"{path}: no column {names[0]!r}; expected measured services with a concurrency or a rate")
     cases = [_row(row, path, configs) for row in frame.to_dict("records")]
-    _score_setups_once(cases)
+    _score_once(cases, frame.groupby(list(frame.columns), dropna=False, sort=False).ngroup().tolist())
     return cases
 
 
-def _score_setups_once(cases: Sequence[MeasuredService]) -> None:
-    """Of rows with one ``setup_id`` the first that is scored stands for all."""
-    first: dict[str, str] = {}
-    for case in cases:
+def _score_once(cases: Sequence[MeasuredService], rows: Sequence[int]) -> None:
+    """Of rows that are the same (their numbers in ``rows`` are), and of those with one ``setup_id``, the first that is
+    scored stands for all."""
+    first: dict[str, int] = {}
+    place: dict[int, int] = {}
+    for number, (case, row) in enumerate(zip(cases, rows, strict=True), start=1):
         setup = _text(case.whole, "setup_id")
-        if setup and not case.left_out and first.setdefault(setup, case.name) != case.name:
+        if case.left_out:
+            continue
+        if place.setdefault(row, number) != number:
+            case.left_out = f"the same as row {place[row]}, which counts once"
+        elif setup and first.setdefault(setup, number) != number:
             case.left_out = "a repeat of a set-up that another row stands for"
 
 

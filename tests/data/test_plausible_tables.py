@@ -7,7 +7,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from predictor.data.plausible_tables import FEWER_SLOWER, HOST_WITHIN, LESSER_FASTER, LINK_SLOW, keep_tables_apart
+from predictor.data.plausible_tables import (
+    FAR_SLOWER,
+    FEWER_SLOWER,
+    HOST_WITHIN,
+    LESSER_FASTER,
+    LINK_SLOW,
+    keep_tables_apart,
+)
 from predictor.hardware.gpu import load_gpu
 
 GPUS = {name: load_gpu(name) for name in ("b200-sxm", "gb200", "h100-sxm", "l40s", "rtx-pro-6000-server", "b60")}
@@ -106,3 +113,31 @@ def test_what_a_table_of_the_host_has_left_is_the_hosts() -> None:
     assert (frame["flag"] == HOST_WITHIN).equals(whole & (frame["kv_len"] > 26))
     assert (frame["flag"] == "host_bound").sum() == 25 + 12 + 20  # those stay as they are
     assert said == ["h100-sxm vllm 1 mla bf16 bf16 decode: 35 rows kept apart (host_within)"]
+
+
+def test_a_row_far_slower_than_rows_of_more_work_is_kept_apart() -> None:
+    """A 48th of the roofline where its kin reach a half: they have no less of any size, and end sooner."""
+    table = products("h100-sxm", fair)
+    fair_frame, said = flagged(table)
+    assert not said and (fair_frame["flag"] == "").all()
+    row = int(np.flatnonzero((table["m"] == 256) & (table["n"] == 4512) & (table["k"] == 2048))[0])
+    table.loc[row, "latency_ms"] *= 24.0
+    frame, said = flagged(table)
+    assert frame.index[frame["flag"] == FAR_SLOWER].tolist() == [row]
+    assert said == ["h100-sxm vllm gemm bf16: 1 rows kept apart (far_above_its_kin)"]
+
+
+def test_a_row_is_judged_by_its_own_kernel_and_by_no_single_row() -> None:
+    """Another kernel that is slow throughout stays, and a row that is too fast blames none of the others."""
+    table = products("h100-sxm", fair).assign(kernel_source="a")
+    slow = products("h100-sxm", lambda m, n, k: 50.0 * fair(m, n, k)).assign(kernel_source="b", framework="sglang")
+    table.loc[table.index[-1], "latency_ms"] = 1e-4
+    frame, said = flagged(table, slow)
+    assert not said and (frame["flag"] == "").all()
+
+
+def test_small_sizes_that_are_all_slow_stay() -> None:
+    """A kernel that a library picks badly for small products is how the library is."""
+    one = products("h100-sxm", lambda m, n, k: (20.0 if n <= 1512 else 1.0) * fair(m, n, k))
+    frame, said = flagged(one[(one["m"] == 1) & (one["k"] == 512)])
+    assert not said and (frame["flag"] == "").all()

@@ -12,6 +12,7 @@ import pytest
 from predictor.cli.main import main
 from predictor.data import dataset
 from predictor.data.importers.table import is_table, read_table
+from predictor.data.plausible import keep_apart
 from predictor.errors import RequestError
 from predictor.hardware.gpu import load_gpu
 from predictor.ops import Attention, Collective, Elementwise, Gemm, MoE, Norm
@@ -141,3 +142,20 @@ def test_imported_and_calibrated_with_at_the_first_try(tmp_path: Path, capsys: p
     assert "expected --gpu" in capsys.readouterr().err
     assert main(["dataset", "import", "vidur", str(tmp_path), "--gpu", "a40", "--out", other]) == 2
     assert "--gpu belongs to" in capsys.readouterr().err
+
+
+def test_a_line_that_stands_many_times_counts_once(csv_file: Callable[[str], Path]) -> None:
+    lines = ["512,1024,2048,bf16,25", *["512,1024,4096,bf16,45"] * 50, "512,1024,4096,bf16,46"]
+    frame = read_table(csv_file("\n".join(["m,n,k,dtype,time_us", *lines, ""])), A40).frame
+    assert (frame["flag"].astype(str) == "repeated").tolist() == [False] * 2 + [True] * 49 + [False]
+    said: list[str] = []
+    keep_apart(frame, "mine.csv", say=said.append)
+    assert said == ["mine.csv: 49 rows kept apart, each the same as a row above it in every column: that one counts"]
+
+
+def test_a_copy_of_a_row_is_kept_apart_and_a_second_measurement_is_not(csv_file: Callable[[str], Path]) -> None:
+    """Rows of the schema name their row of the source: the same one twice is a copy."""
+    frame = read_table(csv_file("m,n,k,dtype,time_us\n512,1024,2048,bf16,25\n512,1024,4096,bf16,45\n"), A40).frame
+    frame = dataset.concat([frame, frame.iloc[:1], frame.iloc[:1].assign(source_row=3)])
+    keep_apart(frame, "rows")
+    assert frame["flag"].astype(str).tolist() == ["", "", "repeated", ""]

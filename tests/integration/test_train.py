@@ -11,6 +11,9 @@ import pytest
 
 from predictor.cli.main import main
 from predictor.data import dataset
+from predictor.data.plausible import add_flag
+from predictor.data.plausible_tables import LESSER_FASTER
+from predictor.fit.fitted import kept_apart_rows
 from predictor.hardware.gpu import load_gpu
 
 GPUS = ("a100-sxm-80gb", "h100-sxm", "l40s")
@@ -119,6 +122,21 @@ def test_rows_that_the_set_was_fitted_on_are_marked(
     assert f"was fitted on {len(others):,} of these rows, but for the 20% of their shapes that it held out" in said
     assert main(["evaluate", "kernels", str(folder), "--artifacts", "roofline"]) == 0
     assert "was fitted on" not in capsys.readouterr().out
+
+
+def test_rows_that_other_tables_show_at_fault_are_not_fitted(
+    file: Path, trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The manifest says how many rows training kept apart by a rule over tables; those that it shows here are not
+    fitted, and of the others the number alone is known."""
+    frame = dataset.read(file)
+    add_flag(frame, np.arange(len(frame)) < 7, LESSER_FASTER)
+    manifest = json.loads((trained / "manifest.json").read_text(encoding="utf-8"))
+    apart, more = kept_apart_rows(frame, manifest)
+    assert not apart.any() and more == 0  # its training had no such rows
+    manifest["estimators"][0]["kept_apart"] = {LESSER_FASTER: 10}
+    apart, more = kept_apart_rows(frame, manifest)
+    assert (np.flatnonzero(apart).tolist(), more) == (list(range(7)), 3)
 
 
 def test_evaluate_writes_every_row(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

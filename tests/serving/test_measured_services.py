@@ -75,3 +75,11 @@ def test_ten_rounds_at_once_wait_for_four_and_a_half(data: Path) -> None:
     served = serve(run, made(80, None, 512, None, 64, 512), Options(max_num_seqs=8))
     inside = np.mean(served.last_s - served.first_s)
     assert served.ttft_s.mean() / inside == pytest.approx(4.5, rel=0.03)
+
+
+def test_a_service_that_stands_many_times_counts_once(tmp_path: Path) -> None:
+    head, first, second = ROWS.splitlines()[:3]
+    path = tmp_path / "services.csv"
+    path.write_text("\n".join([head, first, second, first, first, ""]))
+    same = "the same as row 1, which counts once"
+    assert [case.left_out for case in read_cases(path)] == ["", "", same, same]

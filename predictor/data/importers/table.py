@@ -21,6 +21,7 @@ from typing import Any
 
 from predictor.data.dataset import Frame, to_frame
 from predictor.data.importers.base import ImportResult, fill_links, flag_below_bound
+from predictor.data.plausible import REPEATED, add_flag, repeats
 from predictor.data.schema import BY_NAME, cell, from_op, op_class, op_fields
 from predictor.errors import RequestError, SpecError, UnknownNameError, nearest
 from predictor.files.read import LARGEST_TABLE, check_header, check_plain
@@ -116,6 +117,7 @@ def read_table(path: Path, gpu: GPUSpec, op: str = "", unit: str = "") -> Import
     columns = {name: [row.get(name) for row in table] for name in used}
     frame = to_frame({**columns, "source": SOURCE, "source_file": path.name, "gpu": gpu.id}, len(table))
     frame = fill_links(frame)
+    add_flag(frame, repeats(frame, but=("source_row",)), REPEATED)
     flag_below_bound(frame)
     return ImportResult(SOURCE, frame, (), 1, {})
 
