@@ -359,7 +359,7 @@ def test_the_page_of_options_has_every_option(monkeypatch: pytest.MonkeyPatch) -
     checked = 0
     for parser in every_parser(build_parser()):
         for action in parser._actions:
-            for option in set(action.option_strings) - {"-h", "--help", "--help-all"}:
+            for option in set(action.option_strings) - {"-h", "--help"}:
                 assert re.search(rf"^\| `[^`]*{re.escape(option)}\b", sections[parser.prog], re.M), (
                     parser.prog,
                     option,
