@@ -37,7 +37,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """One GPU of workers whose start takes `start_s` and whose cases take `case_s`, samples apart."""
     clock = Clock()
     monkeypatch.setattr(collect, "Budget", lambda seconds, begin: Budget(seconds, begin, clock))
-    monkeypatch.setattr(collect, "Worker", Slow)
+    monkeypatch.setattr(collect, "BenchWorker", Slow)
     monkeypatch.setattr(Slow, "clock", clock)
     monkeypatch.setattr(Slow, "given", [])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")

@@ -96,7 +96,7 @@ class FakeGroup(FakeWorker):
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> type[FakeWorker]:
-    monkeypatch.setattr(collect, "Worker", FakeWorker)
+    monkeypatch.setattr(collect, "BenchWorker", FakeWorker)
     monkeypatch.setattr(collectives, "RankGroup", FakeGroup)
     monkeypatch.setattr(nvml, "joined_by", lambda boards: "nvswitch")
     monkeypatch.setattr(FakeWorker, "asked", Counter())
