@@ -118,7 +118,7 @@ def import_to_shards(source: DataSource, root: Path, folder: Path) -> Fetched:
     about = {"source": source.name, "origin": source.short}
     for path in sorted(folder.glob("*.parquet")):
         if path.stat().st_size and _source_of(path) != source.name:
-            raise RequestError(f"{path}: is there, and no shard of {source.name}; expected another --out")
+            raise RequestError(f"{path}: exists and is not a shard of {source.name}; expected another --out")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".") as temporary:

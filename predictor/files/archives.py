@@ -60,7 +60,7 @@ def read_member(path: Path, names: tuple[str, ...], expected: str, most: int = L
                 if ending is None:
                     continue
                 if ending in contents:
-                    raise ValueError(f"{ending!r} stands twice")
+                    raise ValueError(f"{ending!r} appears twice")
                 contents[ending] = member_bytes(archive, member, most)
     except BROKEN as error:
         said = " ".join(f"{type(error).__name__}: {error}".split())[:200]

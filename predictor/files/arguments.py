@@ -111,7 +111,7 @@ def _options(words: Sequence[str], to_first_word: bool) -> Iterator[str]:
 def whole_number(text: str) -> int:
     """The number of digits such as "32". ArgumentTypeError for what `int` would read, too: "1_000", Arabic digits."""
     if _WHOLE.fullmatch(text.strip()) is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number; expected digits such as 32")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number; expected digits such as 32")
     return int(text)
 
 
@@ -128,11 +128,11 @@ def number(text: str) -> float:
     with contextlib.suppress(ValueError):
         if _NUMBER.fullmatch(text.strip()) is not None and math.isfinite(float(text)):
             return float(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is no number; expected digits such as 0.5")
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number; expected digits such as 0.5")
 
 
 def some_path(text: str) -> Path:
     """The path of a text. ArgumentTypeError where it is empty: `Path` would read the folder that one is in."""
     if not text.strip():
-        raise argparse.ArgumentTypeError(f"{text!r} is no path; expected the name of a file or folder")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a path; expected the name of a file or folder")
     return Path(text)

@@ -204,7 +204,7 @@ def place(flag: str, text: str, kind: OutputKind | None, taken: dict[str, str]) 
     if not text.strip() or "\0" in text or (text.endswith(("/", "\\")) and not folder):
         raise RequestError(f"{shown}: expected the name of a {'folder' if folder else 'file'}")
     if not folder and _special(Path(text)) and os.path.lexists(text):
-        raise RequestError(f"{shown}: is there, and not a plain file; expected a file to write")
+        raise RequestError(f"{shown}: exists and is not a plain file; expected a file to write")
     try:
         path = Path(os.path.realpath(text))
         about = path.stat() if path.exists() else None
@@ -222,7 +222,7 @@ def _check_there(shown: str, path: Path, about: os.stat_result, kind: OutputKind
     _check_no_input(shown, path, about)
     if kind is not None and kind.folder:
         if not stat.S_ISDIR(about.st_mode):
-            raise RequestError(f"{shown}: is there, and is no folder; expected a new folder")
+            raise RequestError(f"{shown}: exists and is not a folder; expected a new folder")
         if any(path.iterdir()) and not kind.is_one(path):
             raise RequestError(f"{shown}: is a folder of something else; expected a new one, or {kind.what} to replace")
         return
@@ -234,15 +234,13 @@ def _check_there(shown: str, path: Path, about: os.stat_result, kind: OutputKind
     except OSError:
         known = False
     if not known:
-        raise RequestError(
-            f"{shown}: is there, and is not {kind.what}; expected another name, or --force to replace it"
-        )
+        raise RequestError(f"{shown}: exists and is not {kind.what}; expected another name, or --force to replace it")
 
 
 def check_plain_place(shown: str, path: Path, about: os.stat_result) -> None:
     """RequestError for a folder or a device; /dev/stdout reads as a plain file where that is one."""
     if _special(path) or not stat.S_ISREG(about.st_mode):
-        raise RequestError(f"{shown}: is there, and not a plain file; expected a file to write")
+        raise RequestError(f"{shown}: exists and is not a plain file; expected a file to write")
 
 
 def _special(path: Path) -> bool:

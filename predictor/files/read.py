@@ -118,17 +118,17 @@ def _refused(path: Path, expected: str, named: str, reason: str) -> SpecError:
 
 
 def keyed(pairs: Sequence[tuple[str, Any]], where: str) -> dict[str, Any]:
-    """The pairs as a dict. SpecError, one line, for a key that stands twice: a dict would keep the last in silence."""
+    """The pairs as a dict. SpecError, one line, for a key that appears twice: a dict would keep the last in silence."""
     mapping = dict(pairs)
     if len(mapping) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise SpecError(f"{where}: key {twice!r} stands twice; expected once")
+        raise SpecError(f"{where}: key {twice!r} appears twice; expected once")
     return mapping
 
 
 def parse_json(text: str | bytes, where: str) -> Any:
-    """What a JSON text holds; ``where`` names it in errors. Raises SpecError, one line, for a key that stands twice,
+    """What a JSON text holds; ``where`` names it in errors. Raises SpecError, one line, for a key that appears twice,
     too."""
 
     try:
@@ -151,15 +151,15 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def check_header(header: Sequence[str], where: str) -> None:
-    """SpecError, one line, for a column that stands twice: readers would keep one of both in silence."""
+    """SpecError, one line, for a column that appears twice: readers would keep one of both in silence."""
     twice = next((name for name in header if name and header.count(name) > 1), None)
     if twice is not None:
-        raise SpecError(f"{where}: column {twice!r} stands twice; expected once")
+        raise SpecError(f"{where}: column {twice!r} appears twice; expected once")
 
 
 def csv_header(path: Path, layout: Sequence[str] = ()) -> list[str]:
-    """The first line's cells of a CSV file, [] where it has none. SpecError for a column that stands twice, but for the
-    very header ``layout``; OSError and ValueError where it cannot be read."""
+    """The first line's cells of a CSV file, [] where it has none. SpecError for a column that appears twice, but for
+    the very header ``layout``; OSError and ValueError where it cannot be read."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             header = [name.strip() for name in next(csv.reader(file), [])]
@@ -201,7 +201,7 @@ def atomic_write(path: Path, data: bytes) -> None:
     mode = _NEW_MODE
     if path.exists():
         if not path.is_file():
-            raise OSError(errno.EEXIST, "is there, and no plain file", str(path))
+            raise OSError(errno.EEXIST, "exists and is not a plain file", str(path))
         mode = stat.S_IMODE(path.stat().st_mode)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

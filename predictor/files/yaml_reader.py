@@ -22,7 +22,7 @@ _INT = "tag:yaml.org,2002:int"
 
 
 class _Loader(_SafeLoader):  # type: ignore[misc]
-    """Refuses a key that stands twice in a mapping, of which YAML would keep the last in silence."""
+    """Refuses a key that appears twice in a mapping, of which YAML would keep the last in silence."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -30,7 +30,7 @@ class _Loader(_SafeLoader):  # type: ignore[misc]
             if isinstance(key, yaml.ScalarNode) and key.value != "<<":
                 if key.value in seen:
                     raise yaml.constructor.ConstructorError(
-                        None, None, f"{key.value!r} stands twice, expected once", key.start_mark
+                        None, None, f"{key.value!r} appears twice; expected once", key.start_mark
                     )
                 seen.add(key.value)
         result: dict[Any, Any] = super().construct_mapping(node, deep)

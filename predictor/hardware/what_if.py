@@ -118,7 +118,7 @@ def with_values(gpu: GPUSpec, values: Values) -> GPUSpec:
 
 
 def _texts(values: Values) -> dict[str, str]:
-    """Name -> its text; a name that stands twice is refused."""
+    """Name -> its text; a name that appears twice is refused."""
     if isinstance(values, Mapping):
         return {str(name): text if isinstance(text, str) else _base(name, text) for name, text in values.items()}
     texts: dict[str, str] = {}

@@ -147,7 +147,7 @@ def _arrays(data: bytes) -> dict[str, npt.NDArray[Any]]:
         for member in archive.infolist():
             name = member.filename.removesuffix(".npy")
             if name in arrays:
-                raise ValueError(f"{name!r} stands twice")
+                raise ValueError(f"{name!r} appears twice")
             if member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & 0x1:
                 lengths = struct.unpack_from("<HH", data, member.header_offset + _LENGTHS_AT)
                 start = member.header_offset + _MEMBER_BYTES + sum(lengths)

@@ -34,13 +34,13 @@ def check_context(config: Stack, seq_len: int, cp: int, tp: int, comm: str, atte
     ring of ``attention`` that is no fused kernel."""
     if comm == "ring" and attention == "math":
         raise UnsupportedError(
-            f"--cp {cp} --cp-comm ring: no framework has a ring of --attention math; expected flash, or --cp-comm"
+            f"--cp {cp} --cp-comm ring: no framework runs --attention math in a ring; expected flash, or --cp-comm"
             " all_to_all"
         )
     parts = 2 * cp if config.causal and comm == "ring" else cp
     if seq_len % parts:
         fit = max(parts, round(seq_len / parts) * parts)
-        raise RequestError(f"--cp {cp}: {parts} parts do not divide --seq-len {seq_len}; nearest that they do: {fit}")
+        raise RequestError(f"--cp {cp}: {parts} parts do not divide --seq-len {seq_len}; nearest valid: {fit}")
     if comm != "ring" and (config.heads % (tp * cp) or config.kv_heads % (tp * cp)):
         raise RequestError(
             f"--cp {cp} --cp-comm {comm}: with --tp {tp} does not divide {config.heads} heads and {config.kv_heads}"

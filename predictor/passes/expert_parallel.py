@@ -48,8 +48,7 @@ def check_experts(config: Model, mesh: Mesh, looped: bool = False) -> None:
         raise RequestError(f"--ep {ep}: {config.name} has no experts; expected 1")
     if looped and config.experts:
         raise UnsupportedError(
-            f"--ep {ep} --dp {mesh.degree('dp')}: {config.name} runs experts one by one here, which are not spread;"
-            " expected 1 of both"
+            f"--ep {ep} --dp {mesh.degree('dp')}: {config.name} runs experts one by one here; expected --ep 1 --dp 1"
         )
     if config.experts % ep:
         fit = max(n for n in range(1, ep + 1) if config.experts % n == 0 and group % n == 0)
@@ -58,12 +57,12 @@ def check_experts(config: Model, mesh: Mesh, looped: bool = False) -> None:
         )
     if config.experts and config.moe_intermediate % (group // ep):
         raise RequestError(
-            f"--ep {ep}: {group // ep} GPUs share each expert's width of {config.moe_intermediate}, which they do not"
-            f" divide; nearest valid: {group}"
+            f"--ep {ep}: {group // ep} GPUs cannot split an expert's width of {config.moe_intermediate}; nearest"
+            f" valid: {group}"
         )
     if config.experts and mesh.exchange != ALL_GATHER and mesh.degree("dp") > 1 and ep < group:
         raise RequestError(
-            f"--all-to-all {mesh.exchange}: sends tokens to whole experts, and {group // ep} GPUs share each; expected"
+            f"--all-to-all {mesh.exchange}: needs whole experts, but {group // ep} GPUs split each; expected"
             f" --ep {group}"
         )
 
@@ -139,7 +138,7 @@ def is_expert(weight: Tensor) -> bool:
 def check_shared_experts(config: Model, ep: int) -> None:
     """RequestError, one line, where ``ep`` ranks cannot share the experts of a model in training."""
     if ep > 1 and (not config.experts or config.is_encoder_decoder):
-        raise RequestError(f"--ep {ep}: {config.name} has no experts that run whole; expected 1")
+        raise RequestError(f"--ep {ep}: {config.name} has no experts to spread; expected 1")
     if config.experts and config.experts % ep:
         fit = max(n for n in range(1, ep + 1) if config.experts % n == 0)
         raise RequestError(

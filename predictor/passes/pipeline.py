@@ -35,7 +35,7 @@ def stacks_of(config: Stack, vpp: int) -> tuple[tuple[int, ...], ...]:
         return ()
     if vpp > 1:
         raise UnsupportedError(
-            f"--vpp {vpp}: pipelines of an encoder-decoder ({config.name}) have one chunk a stage; expected --vpp 1"
+            f"--vpp {vpp}: an encoder-decoder ({config.name}) runs one chunk per stage; expected --vpp 1"
         )
     ahead = config.encoder_layers
     encoder = tuple(numbers for _, _, numbers in config.layers_alike(encoder=True))

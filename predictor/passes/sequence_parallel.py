@@ -31,7 +31,7 @@ def check_sequence(seq_len: int, tp: int) -> None:
     """RequestError that names the sizes where ``tp`` ranks cannot share sequences evenly."""
     if seq_len % tp:
         fit = max(tp, round(seq_len / tp) * tp)
-        raise RequestError(f"--sp with --tp {tp}: does not divide --seq-len {seq_len}; nearest that it does: {fit}")
+        raise RequestError(f"--sp with --tp {tp}: does not divide --seq-len {seq_len}; nearest valid: {fit}")
 
 
 def beside_products(graph: Graph) -> Graph:

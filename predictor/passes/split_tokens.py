@@ -64,7 +64,7 @@ def split_tokens(whole: Graph, part: Graph, mesh: Mesh, ulysses: int) -> Graph:
 
 
 def _unlike(cp: int) -> UnsupportedError:
-    return UnsupportedError(f"--cp {cp}: the model runs other operators on a part of its input; expected --cp 1")
+    return UnsupportedError(f"--cp {cp}: the model runs different operators on a part of its input; expected --cp 1")
 
 
 def _met(whole: Op, node: Node, mesh: Mesh, ulysses: int) -> Iterator[Node]:
@@ -74,7 +74,7 @@ def _met(whole: Op, node: Node, mesh: Mesh, ulysses: int) -> Iterator[Node]:
         yield from _attention(node, op, whole.kv_len, mesh, ulysses)
         return
     if isinstance(op, Softmax) and isinstance(whole, Softmax) and whole.cols != op.cols:
-        raise UnsupportedError("--cp: not built for --attention math; expected flash")
+        raise UnsupportedError("--cp: does not support --attention math; expected flash")
     if isinstance(op, Convolution) and isinstance(whole, Convolution):
         rim = _rim(op, whole)
         if rim:

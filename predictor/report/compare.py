@@ -257,7 +257,7 @@ def check_picture(path: Path) -> None:
     if path.suffix.lower() not in PICTURES:
         raise RequestError(f"--out {path}: expected a file that ends in {', '.join(PICTURES)}")
     if path.exists() and not path.is_file():
-        raise RequestError(f"--out {path}: is there, and not a plain file; expected a file to write")
+        raise RequestError(f"--out {path}: exists and is not a plain file; expected a file to write")
 
 
 def draw(entries: Sequence[Entry], path: Path) -> None:

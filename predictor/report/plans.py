@@ -181,7 +181,7 @@ def check_out(path: Path) -> None:
     if ending not in (*PICTURES, *TABLES):
         raise RequestError(f"--out {path}: expected a file that ends in {', '.join((*PICTURES, *TABLES))}")
     if path.exists() and not path.is_file():
-        raise RequestError(f"--out {path}: is there, and not a plain file; expected a file to write")
+        raise RequestError(f"--out {path}: exists and is not a plain file; expected a file to write")
 
 
 def draw(found: PricedPlans, path: Path) -> None:

@@ -71,13 +71,13 @@ def _check_base(word: str, training: bool, adapters: bool, runs: Engine) -> None
     if training and word in BASES and runs.trains:
         raise UnsupportedError(f"--dtype {word}: --execution {runs.name} has no base in it; expected eager or compile")
     if not training and word in RECIPES:
-        raise UnsupportedError(f"--dtype {word} is a recipe of training: expected --mode train, or fp8")
+        raise UnsupportedError(f"--dtype {word} is a training recipe: expected --mode train, or fp8")
     scales = runs.training.scales if training and runs.fuses and runs.training is not None else ()
     if training and word.startswith("fp8_") and word in TRAINABLE and word not in scales:
         has = ", ".join(("fp8", *scales))
         raise UnsupportedError(f"--dtype {word}: --execution {runs.name} has no such recipe; expected {has}")
     if not training and word == "nf4":
-        raise UnsupportedError("--dtype nf4 is a frozen base's: expected --mode train with --lora")
+        raise UnsupportedError("--dtype nf4 is for a frozen base: expected --mode train with --lora")
 
 
 def _named(checkpoint: Checkpoint) -> str:
@@ -104,7 +104,7 @@ def cached(
         return numbers, DEFAULT
     reason = _no_kernel(checkpoint.kv, numbers, cache)
     if reason:
-        note = f"the checkpoint's KV cache in {checkpoint.kv} is taken as {numbers.kv}: {reason}"
+        note = f"the checkpoint has its KV cache in {checkpoint.kv}, the run in {numbers.kv}: {reason}"
         return replace(numbers, notes=(*numbers.notes, note)), DEFAULT
     return replace(numbers, kv=checkpoint.kv), CHECKPOINT
 
@@ -128,7 +128,7 @@ def _no_kernel(word: str, numbers: Precision, cache: Cache) -> str:
     if word != "fp8":
         return f"activations are {numbers.activation}; expected auto, {numbers.activation} or fp8"
     if not cache.gpu.supports("fp8"):
-        return f"{cache.gpu.id} has no fp8 units and attention kernels none for it; expected auto"
+        return f"{cache.gpu.id} has no fp8 units; expected auto"
     if not cache.engine.fp8_cache:
         able = [name for name in names() if engine(name).fp8_cache]
         return f"--execution {cache.engine.name} has no attention kernel for it; expected one of {', '.join(able)}"

@@ -168,7 +168,7 @@ def checkpoint_precision(checkpoint: Checkpoint, gpu: GPUSpec, unpacks: bool = T
         tuple((layer, named(words)) for layer, words in checkpoint.layers),
     )  # fmt: skip
     notes = tuple(
-        f"{gpu.id} has no units for the checkpoint's {word}: weights stay in it and products run in {activation}"
+        f"{gpu.id} does not compute in the checkpoint's {word}: weights stay in {word}, products run in {activation}"
         for word, instead in taken.items()
         if instead != word
     )

@@ -64,7 +64,7 @@ class Parallelism:
             if not isinstance(getattr(self, name), bool):
                 raise RequestError(f"{flag(name)} {getattr(self, name)!r}: expected true or false")
         if self.tp_overlap and not self.sp:
-            raise RequestError("--tp-overlap: overlaps the collectives of --sp; expected --sp with it")
+            raise RequestError("--tp-overlap: needs --sp, whose collectives it overlaps; expected --sp")
         groups = self.ulysses
         if isinstance(groups, bool) or not isinstance(groups, int) or groups < 0 or (groups and self.cp % groups):
             raise RequestError(f"--ulysses {groups!r}: expected a divisor of --cp {self.cp}, or 0")
@@ -87,10 +87,10 @@ class Parallelism:
                 " --num-gpus"
             )
         if self.vpp > 1 and self.pp == 1:
-            raise RequestError(f"--vpp {self.vpp}: chunks are a pipeline stage's; expected --pp 2 or more, or --vpp 1")
+            raise RequestError(f"--vpp {self.vpp}: needs pipeline stages; expected --pp 2 or more, or --vpp 1")
         if self.vpp > 1 and self.schedule in (GPIPE, ONE_F_ONE_B):
             raise RequestError(
-                f"--schedule {self.schedule}: has one chunk a stage, --vpp {self.vpp} more; expected {INTERLEAVED} or"
+                f"--schedule {self.schedule}: runs one chunk per stage, not --vpp {self.vpp}; expected {INTERLEAVED} or"
                 f" {BREADTH_FIRST}"
             )
 
@@ -102,13 +102,13 @@ class Parallelism:
             return
         shown = ",".join(map(str, self.stage_layers))
         if self.pp == 1:
-            raise RequestError(f"--stage-layers {shown}: stages are a pipeline's; expected --pp 2 or more")
+            raise RequestError(f"--stage-layers {shown}: needs pipeline stages; expected --pp 2 or more")
         parts = self.pp * self.vpp
         if len(self.stage_layers) != parts:
             of = f"--pp {self.pp}" + (f" --vpp {self.vpp}" if self.vpp > 1 else "")
             raise RequestError(f"--stage-layers {shown}: {len(self.stage_layers)} numbers; expected {parts} for {of}")
         if 0 in self.stage_layers[1:-1]:
-            raise RequestError(f"--stage-layers {shown}: a stage without a layer; expected 0 at the two ends alone")
+            raise RequestError(f"--stage-layers {shown}: a middle stage has no layer; expected 0 only at the two ends")
 
     def check_ep(self, trains: bool) -> None:
         """RequestError where ``ep`` does not divide the ranks that share the experts: other ones in training."""
@@ -120,7 +120,7 @@ class Parallelism:
             fit = max(n for n in range(1, ranks + 1) if ranks % n == 0 and n <= self.ep)
             over = ranks * self.tp
             more = trains and not self.folds and self.tp > 1 and over % self.ep == 0
-            hint = f", or --etp 1 --sp, which folds experts over the {over} ranks of --tp, too" if more else ""
+            hint = f", or --etp 1 --sp, which spreads experts over all {over} ranks" if more else ""
             raise RequestError(
                 f"--ep {self.ep}: does not divide the {ranks} ranks of {words}; nearest valid: {fit}{hint}"
             )
@@ -134,11 +134,9 @@ class Parallelism:
             return
         if not trains or etp != 1:
             also = " or 1" if trains else ""
-            raise RequestError(f"--etp {etp}: experts' width is shared by {own} GPUs here; expected {own}{also}")
+            raise RequestError(f"--etp {etp}: {own} GPUs split the width of an expert here; expected {own}{also}")
         if not self.sp:
-            raise RequestError(
-                f"--etp 1 with --tp {self.tp}: every rank sends its part of the sequences; expected --sp"
-            )
+            raise RequestError(f"--etp 1 with --tp {self.tp}: needs split sequences; expected --sp")
 
     @property
     def folds(self) -> bool:

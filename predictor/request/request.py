@@ -174,7 +174,7 @@ def of_words(source: Callable[Given, Request]) -> Callable[[Callable[[Request], 
 
 
 def _several(degree: int) -> bool:
-    """Whether it is a degree above 1; what is none is `Parallelism`'s to refuse."""
+    """Whether it is a degree above 1; `Parallelism` refuses what is not a degree."""
     return isinstance(degree, int) and degree > 1
 
 
@@ -193,11 +193,11 @@ def _fixed(asked: Request, model: Model) -> Request:
         raise UnsupportedError(f"--mode {asked.mode}: {model.name} has {', '.join(model.modes)}; expected one of these")
     _check_features(asked, model)
     if model.dtype and asked.dtype not in (None, model.dtype):
-        raise RequestError(f"--dtype {asked.dtype}: {model.name} was recorded in {model.dtype}; expected that")
+        raise RequestError(f"--dtype {asked.dtype}: {model.name} was recorded in another; expected {model.dtype}")
     if model.sizes is None:
         return replace(asked, dtype=model.dtype) if model.dtype else asked
     if asked.prompt_lens is not None:
-        raise UnsupportedError(f"--prompt-lens: the inputs of {model.name} are those it was recorded with")
+        raise UnsupportedError(f"--prompt-lens: {model.name} was recorded with fixed inputs; leave it out")
     batch, tokens = model.sizes
     # The inputs are those of one rank, the batch of training is that of all.
     ranks = asked.dp if asked.mode == "train" and isinstance(asked.dp, int) and 0 < asked.dp <= LARGEST_DEGREE else 1
@@ -207,7 +207,7 @@ def _fixed(asked: Request, model: Model) -> Request:
             raise RequestError(f"--{name} {given}: the inputs of {model.name} have {fixed}; expected that, by --input")
     if asked.micro_batch not in (0, batch):
         raise UnsupportedError(
-            f"--micro-batch {asked.micro_batch}: {model.name} was recorded with {batch}; expected that"
+            f"--micro-batch {asked.micro_batch}: {model.name} was recorded with {batch}; expected {batch}"
         )
     steps = asked.steps if model.steps is None else model.steps
     return replace(asked, batch=of_all, seq_len=tokens, dtype=asked.dtype or model.dtype or None, steps=steps)
@@ -308,14 +308,11 @@ def _check_length(config: Model, work: Workload) -> None:
             " that has one, such as bert-large, or 0"
         )
     if work.lora and work.lora > (width := config.stack().hidden):
-        raise RequestError(
-            f"--lora {work.lora}: adapters of that rank are wider than {config.name}, whose width is {width:,};"
-            " expected less"
-        )
+        raise RequestError(f"--lora {work.lora}: the rank exceeds the width {width:,} of {config.name}; expected less")
     if work.parallelism.etp and not config.experts:
         raise RequestError(f"--etp {work.parallelism.etp}: {config.name} has no experts; leave it out")
     if work.capacity_factor and (not config.experts or config.expert_capacity or not work.engine.fuses):
-        why = f"--execution {work.engine.name} runs experts one by one, which drop nothing; expected 0"
+        why = f"--execution {work.engine.name} runs experts one by one, and drops no tokens; expected 0"
         if not config.experts or config.expert_capacity:
             has = "a capacity of its own" if config.experts else "no experts"
             why = f"{config.name} has {has}; expected 0"
@@ -323,5 +320,6 @@ def _check_length(config: Model, work: Workload) -> None:
     longest = work.longest_sequence
     if config.position == "learned" and longest > config.max_positions:
         raise RequestError(
-            f"{longest} tokens: {config.name} has learned positions for {config.max_positions}; expected at most that"
+            f"{longest} tokens: {config.name} has {config.max_positions} learned positions; expected at most"
+            f" {config.max_positions}"
         )

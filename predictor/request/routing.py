@@ -65,10 +65,10 @@ def _shares(items: Sequence[object], where: str, source: str) -> Router:
         except (TypeError, ValueError):
             number = math.nan
         if not 0.0 <= number < 1e18:
-            raise RequestError(f"{where}: {str(item)[:40]!r} is no share of the rows; expected numbers of 0 or more")
+            raise RequestError(f"{where}: {str(item)[:40]!r} is not a share of the rows; expected numbers of 0 or more")
         found.append(number)
     if not sum(found):
-        raise RequestError(f"{where}: no expert has a row; expected a number for every expert")
+        raise RequestError(f"{where}: no share is above 0; expected a number for every expert")
     total = sum(found)
     return Router(SHARES + ",".join(f"{share / total:.6g}" for share in found), source)
 
@@ -78,7 +78,7 @@ def _check(router: Router, experts: int, top_k: int) -> None:
     where = f"--routing {router.source!r}" if router.source else "--routing"
     shares = shares_of(router.distribution)
     if len(shares) != experts:
-        raise RequestError(f"{where}: {len(shares)} numbers; the model has {experts} experts, expected as many")
+        raise RequestError(f"{where}: {len(shares)} numbers for {experts} experts; expected one number per expert")
     largest = max(shares) / sum(shares)
     if largest * top_k > 1.0 + 1e-4:
         raise RequestError(
@@ -86,4 +86,4 @@ def _check(router: Router, experts: int, top_k: int) -> None:
             f" most {1 / top_k:.1%}"
         )
     if sum(share > 0 for share in shares) < top_k:
-        raise RequestError(f"{where}: fewer experts with rows than the {top_k} that a token picks")
+        raise RequestError(f"{where}: fewer than {top_k} experts have rows, but a token picks {top_k}")

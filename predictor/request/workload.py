@@ -145,7 +145,7 @@ class Workload:
             raise UnsupportedError(f"--ulysses {over.ulysses}: only --mode forward of a traced model takes it")
         if over.num_gpus > 1 and self.system is None:
             used = next(name for name in ("tp", "pp", "dp", "cp") if getattr(over, name) > 1)
-            raise RequestError(f"--{used} {getattr(over, used)}: expected a system, whose links join the GPUs")
+            raise RequestError(f"--{used} {getattr(over, used)}: needs a system; expected --system")
         for name in ("offload_layers", "mean_len", "masked_tokens"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
@@ -184,7 +184,7 @@ class Workload:
         each = self.batch // over.dp
         if self.batch % over.dp:
             raise RequestError(
-                f"--batch {self.batch}: the {over.dp} ranks of --dp do not divide it; nearest that they do:"
+                f"--batch {self.batch}: the {over.dp} ranks of --dp do not divide it; nearest valid:"
                 f" {max(1, round(self.batch / over.dp)) * over.dp}"
             )
         if self.micro_batch and each % self.micro_batch:
@@ -205,7 +205,7 @@ class Workload:
         """What only serving has: ragged batches, the engine's overhead, tensor parallelism of a forward pass."""
         if self.mode == "train" and self.engine.samples:
             train = ", ".join(name for name in engines.names() if not engines.engine(name).samples)
-            raise RequestError(f"--execution {self.execution}: serves and does not train; expected one of {train}")
+            raise RequestError(f"--execution {self.execution}: does not train; expected one of {train}")
         overhead, gap = self.step_overhead_s, self.kernel_gap_s
         if overhead is not None and not within(overhead, LARGEST_STEP_OVERHEAD_S):
             raise RequestError(f"--step-overhead {overhead!r} s: expected 0 to 10 s, such as 5ms")
@@ -216,7 +216,7 @@ class Workload:
         if self.sampling != GREEDY and not (self.mode in CACHED and self.engine.samples):
             sampling = ", ".join(name for name in engines.names() if engines.engine(name).samples)
             raise RequestError(
-                f"--sampling {self.sampling}: only engines that choose tokens take it, in --mode prefill, decode and"
+                f"--sampling {self.sampling}: only engines that sample tokens take it, in --mode prefill, decode and"
                 f" generate; expected --execution {sampling}"
             )
         if not self.prompt_lens:
@@ -230,7 +230,7 @@ class Workload:
                 " or no --batch"
             )
         if min(self.prompt_lens) < 1:
-            raise RequestError(f"--prompt-lens {min(self.prompt_lens)}: a sequence of a workload has 1 token or more")
+            raise RequestError(f"--prompt-lens {min(self.prompt_lens)}: every sequence needs at least 1 token")
         padded = self.mode == "forward" and self.engine.pads_attention
         if max(self.prompt_lens) > longest or (max(self.prompt_lens) < longest and not padded):
             raise RequestError(f"{longest} tokens: the longest of --prompt-lens has {max(self.prompt_lens)}")

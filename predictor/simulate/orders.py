@@ -159,7 +159,7 @@ def order_of(schedule: str, stages: int, micro_batches: int, chunks: int = 1) ->
 def order_from(sequences: Sequence[Sequence[tuple[int, int, bool]]], chunks: int = 1) -> Order:
     """The order of a schedule of one's own: for every stage, its units as (micro-batch, chunk, backward).
 
-    Raises RequestError where stages differ in their units, one stands twice, or they wait for each other for ever.
+    Raises RequestError where stages differ in their units, one appears twice, or they wait for each other for ever.
     """
     stages, whole = len(sequences), set(sequences[0]) if sequences else set()
     micro_batches = 1 + max((unit[0] for unit in whole), default=-1)

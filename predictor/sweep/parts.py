@@ -112,7 +112,7 @@ class Parts:
     def _check_folder(self) -> None:
         """RequestError where the folder is there and no sweep made it."""
         if self.folder.is_symlink() or (self.folder.exists() and not self.folder.is_dir()):
-            raise RequestError(f"{self.folder}: is there, and no folder; expected another --out")
+            raise RequestError(f"{self.folder}: exists and is not a folder; expected another --out")
         there = {path.name for path in self.folder.iterdir()} if self.folder.is_dir() else set()
         if there - {_LOCK} and _HEAD not in there:  # a lock alone: a sweep that ended as it began
             raise RequestError(f"{self.folder}: is a folder of something else; expected another --out")

@@ -105,7 +105,7 @@ def _axes(words: Mapping[str, Any], where: str) -> dict[str, list[Any]]:
             raise SpecError(f"{where}: {unknown_name('word', str(key), (*known, *_SECTIONS), 'a word of `predict`')}")
         numbers = OPTIONS[name].takes_numbers  # a list of them is one value, and an axis a list of lists
         if name in axes:
-            raise SpecError(f"{where}: {name} stands twice; expected once")
+            raise SpecError(f"{where}: {name} appears twice; expected once")
         several = isinstance(given, list) and (not numbers or any(isinstance(each, list) for each in given))
         values = given if several else [given]
         if not values:

@@ -151,5 +151,5 @@ def first_line(error: BaseException) -> str:
     """What went wrong, in a line."""
     lines = str(error).strip().splitlines()
     if "HTTPConnectionPool" in str(error) or "Connection refused" in str(error):
-        return "nothing answers at this address"
+        return "no server answers at this address"
     return lines[0][:200] if lines else type(error).__name__

@@ -88,7 +88,7 @@ def test_a_file_of_includes_is_a_list_of_points(tmp_path: Path) -> None:
         ("model: gpt2\ngpu: h100\ntop: 3\n", "unknown word 'top'"),
         ("model: gpt2\ngpu: h100\ncases: {tp: 1}\n", "a list of words"),
         ("model: gpt2\ngpu: h100\ntp: 1\ncases: [{tp: 2}]\n", "tp stands in a case and beside"),
-        ("model: gpt2\ngpu: h100\nseq-len: 8\nseq_len: 9\n", "stands twice"),
+        ("model: gpt2\ngpu: h100\nseq-len: 8\nseq_len: 9\n", "appears twice"),
         ("model: gpt2\ngpu: h100\nexclude: [{gpu: h200}]\n", "matches no point"),
         ("model: gpt2\ngpu: h100\nexclude: [{gpu: h100}]\n", "no point is left"),
         ("[1, 2]\n", "no words of a sweep"),

@@ -1,4 +1,4 @@
-"""A key or a column that stands twice is refused where readers of CSV, JSON and parquet would keep one of both."""
+"""A key or a column that appears twice is refused where readers of CSV, JSON and parquet would keep one of both."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_column_of_a_source_is_there_once(tmp_path: Path) -> None:
     """pandas calls the second one "type.1"."""
     path = tmp_path / "rows.csv"
     path.write_text("size,type,type\n1,2,3\n")
-    with pytest.raises(SpecError, match="column 'type' stands twice; expected once"):
+    with pytest.raises(SpecError, match="column 'type' appears twice; expected once"):
         base.read_csv(path)
 
 
@@ -43,7 +43,7 @@ def test_a_column_of_a_parquet_file_is_there_once(tmp_path: Path) -> None:
     table = pa.table([pa.array([1]), pa.array([2])], names=["m", "m"]).replace_schema_metadata(about)
     parquet.write_table(table, path)
     for reader in (dataset.read, read_rows, read_parquet):
-        with pytest.raises(SpecError, match="column 'm' stands twice"):
+        with pytest.raises(SpecError, match="column 'm' appears twice"):
             reader(path)
 
 
@@ -54,19 +54,19 @@ def test_a_size_of_simumax_is_there_once(tmp_path: Path) -> None:
     tables = {name: {"tflops": 312, "accurate_efficient_factor": {}} for name in simumax._TABLES}
     tables["matmul"]["accurate_efficient_factor"] = efficient
     path.write_text(json.dumps({"accelerator": {"op": tables}}))
-    with pytest.raises(SpecError, match="key 'm' stands twice"):
+    with pytest.raises(SpecError, match="key 'm' appears twice"):
         import_source("simumax", tmp_path)
 
 
 def test_a_key_of_a_pasted_config_is_there_once() -> None:
-    with pytest.raises(FieldError, match="key 'hidden_size' stands twice"):
+    with pytest.raises(FieldError, match="key 'hidden_size' appears twice"):
         _pasted('{"model_type": "llama", "hidden_size": 64, "hidden_size": 128}')
 
 
 def test_results_and_failures_of_the_harness(tmp_path: Path) -> None:
     results = tmp_path / "suite.csv"
     results.write_text(",".join([*workload.COLUMNS, "mode"]) + "\n")
-    with pytest.raises(SpecError, match="column 'mode' stands twice"):
+    with pytest.raises(SpecError, match="column 'mode' appears twice"):
         workload.read_results(results)
     failures = tmp_path / "failures.jsonl"
     failures.write_text('{"case_id": "a", "case_id": "b"}\n')

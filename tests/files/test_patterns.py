@@ -31,7 +31,7 @@ def test_means_what_re_says() -> None:
         if draw.random() < 0.3:
             text = f"({text}){draw.choice(('', '*', '+', '|a'))}"
         if text.count("?P<") > 1 or re.search(r"\{[\d,]+\}\+", text):
-            continue  # a name that stands twice, and what gives nothing back
+            continue  # a name that appears twice, and what gives nothing back
         try:
             expected = re.compile(text)
         except re.error:

@@ -9,7 +9,7 @@ WORDS: list[tuple[str, str]] = [
     ),
     (
         "predict --model gpt2 --gpu h100 --batch x",
-        "tilecast predict: argument --batch: 'x' is no whole number; expected digits such as 32",
+        "tilecast predict: argument --batch: 'x' is not a whole number; expected digits such as 32",
     ),
     ("predict --model gpt2 --gpu h100 --batch", "tilecast predict: argument --batch: expected one argument"),
     ("predict --model gpt2 --gpu h100 --seq-len 0", "--seq-len 0: expected at least 1"),
@@ -19,7 +19,7 @@ WORDS: list[tuple[str, str]] = [
     ("predict --model gpt2 --gpu h100 --context-len -1 --mode decode", "--context-len -1: expected 0 or more"),
     (
         "predict --model gpt2 --gpu h100 --context-len 99999 --mode decode",
-        "100000 tokens: gpt2 has learned positions for 1024; expected at most that",
+        "100000 tokens: gpt2 has 1024 learned positions; expected at most 1024",
     ),
     (
         "predict --model gpt2 --gpu h100 --prompt-lens x",
@@ -58,13 +58,13 @@ WORDS: list[tuple[str, str]] = [
     ("predict --model gpt2 --gpu h100 --num-gpus 0", "--num-gpus 0: expected a whole number, at least 1"),
     (
         "predict --model gpt2 --gpu h100 --num-gpus x",
-        "tilecast predict: argument --num-gpus: 'x' is no whole number; expected digits such as",
+        "tilecast predict: argument --num-gpus: 'x' is not a whole number; expected digits such as",
     ),
     ("predict --model gpt2 --gpu h100 --num-gpus 3", "--num-gpus 3: --tp 1 uses 1; expected --tp 3, or no --num-gpus"),
     ("predict --model gpt2 --gpu h100 --tp -1", "--tp -1: expected a whole number, at least 1"),
     (
         "predict --model gpt2 --gpu h100 --tp 1.5",
-        "tilecast predict: argument --tp: '1.5' is no whole number; expected digits such as 32",
+        "tilecast predict: argument --tp: '1.5' is not a whole number; expected digits such as 32",
     ),
     ("predict --model gpt2 --gpu h100 --pp 2", "--pp 2: not built yet for --mode forward; expected --mode train"),
     ("predict --model gpt2 --gpu h100 --dp 0", "--dp 0: expected a whole number, at least 1"),
@@ -101,12 +101,12 @@ WORDS: list[tuple[str, str]] = [
     ("predict --model gpt2 --gpu h100 --top -1", "--top -1: expected 0 or more"),
     (
         "predict --model gpt2 --gpu h100 --top x",
-        "tilecast predict: argument --top: 'x' is no whole number; expected digits such as 32",
+        "tilecast predict: argument --top: 'x' is not a whole number; expected digits such as 32",
     ),
     ("predict --model gpt2 --gpu h100 --html", "tilecast predict: argument --html: expected one argument"),
     (
         "predict --model gpt2 --gpu h100 --html folder",
-        "--html 'folder': is there, and not a plain file; expected a file to write",
+        "--html 'folder': exists and is not a plain file; expected a file to write",
     ),
     ("predict --model gpt2 --gpu h100 --trace folder/", "--trace 'folder/': expected the name of a file"),
     (

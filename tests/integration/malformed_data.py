@@ -79,7 +79,7 @@ DATA: list[tuple[dict[str, str | bytes], str, str]] = [
         "--data b.csv, row 1: stands in rows.csv, row 1, too, as 7 rows do",
     ),
     ({"rows.csv": rows()}, TRAIN, "rows.csv has no schema version in its sidecar rows.csv.meta.json"),
-    (data(rows(), '{"schema_version": 1, "schema_version": 1}'), TRAIN, "key 'schema_version' stands twice"),
+    (data(rows(), '{"schema_version": 1, "schema_version": 1}'), TRAIN, "key 'schema_version' appears twice"),
     (data(rows(), '{"schema_version": 9}'), TRAIN, "schema version 9: expected 1"),
     (data(rows(), "[1]"), TRAIN, "no schema version"),
     (data(rows(), "[" * 100_000), TRAIN, "nested too deep"),
@@ -87,7 +87,7 @@ DATA: list[tuple[dict[str, str | bytes], str, str]] = [
     (data(rows(), '{"schema_version": 1, "devices": {"x": 5}}'), TRAIN, "'devices' of the metadata"),
     (data(rows(), '{"schema_version": 1, "devices": {"x": "id: y"}}'), TRAIN, "GPU file 'x.yaml': missing vendor"),
     (data(rows().replace("\n", ",7\n").replace(",7\n", "\n", 1)), TRAIN, "row 1 has not as many cells as the header"),
-    (data(rows().replace("split,", "m,", 1)), TRAIN, "column 'm' stands twice"),
+    (data(rows().replace("split,", "m,", 1)), TRAIN, "column 'm' appears twice"),
     (data(""), TRAIN, "No columns"),
     (data("a,b\n1,2\n"), TRAIN, "columns outside the schema: a, b"),
     (data(rows().encode("utf-16")), TRAIN, "can't decode byte 0xff"),
@@ -105,7 +105,7 @@ DATA: list[tuple[dict[str, str | bytes], str, str]] = [
     (
         data(rows()),
         "train --data rows.csv --out /dev/null",
-        "--out '/dev/null': is there, and is no folder",
+        "--out '/dev/null': exists and is not a folder",
     ),
     (data(rows({"m": "-5"})), "dataset describe rows.csv", "m is -5"),
     (data(rows()), "calibrate --gpu v100 --data rows.csv --out new", "has no row of v100"),
@@ -127,7 +127,7 @@ _ROW = "a,gpt2,forward,h100,bf16,128,1,5.0\n"
 SUITE = _HEAD + _ROW
 #: Suites that are refused -> what the line says.
 SUITES: list[tuple[str | bytes, str]] = [
-    (SUITE.replace("seq_len", "dtype"), "column 'dtype' stands twice"),
+    (SUITE.replace("seq_len", "dtype"), "column 'dtype' appears twice"),
     (SUITE.replace("seq_len", "seqlen"), "unknown column 'seqlen'; nearest: seq_len"),
     (SUITE.replace("mode", "way"), "column(s) missing: mode"),
     (SUITE.replace("5.0", "5.0,6"), "row 1: 9 cells; expected 8"),

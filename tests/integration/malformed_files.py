@@ -27,7 +27,7 @@ GPU_LINES: list[tuple[str, str]] = [
     ("sm_count: 0x84", "GPU file 'g.yaml': sm_count: '0x84' has the unit 'x84': expected a count such as \"132\""),
     (
         "sm_count: {value: 132, value: 5}",
-        "GPU file 'g.yaml' line 110: broken YAML: 'value' stands twice, expected once",
+        "GPU file 'g.yaml' line 110: broken YAML: 'value' appears twice; expected once",
     ),
     ("sm_count: {source: x}", "GPU file 'g.yaml': missing sm_count"),
     ("l2: 50 MB MB", "GPU file 'g.yaml': l2: '50 MB MB' has the unit 'MB MB': expected a bytes such as \"80"),
@@ -77,7 +77,7 @@ SYSTEM_LINES: list[tuple[str, str]] = [
     ("by_ranks: {2: 5 GB/s}", "system file 's.yaml': by_ranks: expected a mapping such as {2: ..., 4: ...}, for link"),
     (
         "gpus_per_node: 8\ngpus_per_node: 4",
-        "system file 's.yaml' line 26: broken YAML: 'gpus_per_node' stands twice, expected once",
+        "system file 's.yaml' line 26: broken YAML: 'gpus_per_node' appears twice; expected once",
     ),
 ]
 CONFIG_TEXTS: list[tuple[str, str]] = [
@@ -95,6 +95,6 @@ CONFIG_TEXTS: list[tuple[str, str]] = [
         '{"model_type": "\\u001b[31m"}',
         "m.json: unknown model_type '\\x1b[31m': expected one of bert, bloom, cohere,",
     ),
-    ('{"a": 1, "a": 2}', "m.json: key 'a' stands twice; expected once"),
-    ('{"a": {"b": 1, "b": 2}}', "m.json: key 'b' stands twice; expected once"),
+    ('{"a": 1, "a": 2}', "m.json: key 'a' appears twice; expected once"),
+    ('{"a": {"b": 1, "b": 2}}', "m.json: key 'b' appears twice; expected once"),
 ]

@@ -8,7 +8,7 @@ MICROBENCH: list[tuple[str, str]] = [
     ("plan --budget x", "'x' is no time: expected a number above zero with a unit, such as 60s, 10min, 2h"),
     ("plan --budget 0s", "'0s' is no time: expected a number above zero with a unit, such as 60s, 10min, 2h"),
     ("plan --max-cases 0", "--max-cases 0: expected at least 1"),
-    ("plan --max-cases x", "microbench plan: argument --max-cases: 'x' is no whole number; expected digits such as"),
+    ("plan --max-cases x", "microbench plan: argument --max-cases: 'x' is not a whole number; expected digits such as"),
     ("plan --device tpu", "microbench plan: argument --device: invalid choice: 'tpu' (choose from 'cuda', 'cpu')"),
     ("plan --gpu zzz", "unknown GPU 'zzz': expected a name of `tilecast gpus` or a YAML file"),
     ("plan --gpu /dev/zero", "cannot read GPU file '/dev/zero': is a device, not a plain file; expected a YAML file"),
@@ -18,7 +18,7 @@ MICROBENCH: list[tuple[str, str]] = [
     ("plan --calibration --rows 9999", "9999 rows to calibrate with: expected 16 to 256"),
     ("plan --sweeps folder", "folder holds no sweep: expected files such as gemm.yaml"),
     ("plan --sweeps /dev/zero", "--sweeps /dev/zero: expected a folder of sweep files"),
-    ("plan --out folder", "--out 'folder': is there, and not a plain file; expected a file to write"),
+    ("plan --out folder", "--out 'folder': exists and is not a plain file; expected a file to write"),
     ("collect --device cpu --out new --noise 2", "--noise 2.0: expected a share between 0 and 1, such as 0.01"),
     ("collect --device cpu --out new --min-samples 0", "--min-samples 0: expected at least 1"),
     (
@@ -120,7 +120,7 @@ SWEEPS: list[tuple[str, str]] = [
     ),
     (
         "launcher: gemm\nlauncher: gemm\ngroups: []",
-        "the sweep sw/gemm.yaml line 2: broken YAML: 'launcher' stands twice, expected once",
+        "the sweep sw/gemm.yaml line 2: broken YAML: 'launcher' appears twice; expected once",
     ),
 ]
 CASE_FILES: list[tuple[str, str]] = [
@@ -136,7 +136,7 @@ CASE_FILES: list[tuple[str, str]] = [
         '{"format":"microbench-cases","cases":[5]}',
         "--cases c.json: expected a file of `microbench plan --calibration --out`",
     ),
-    ('{"format":"microbench-cases","format":"x"}', "--cases c.json: c.json: key 'format' stands twice; expected once"),
+    ('{"format":"microbench-cases","format":"x"}', "--cases c.json: c.json: key 'format' appears twice; expected once"),
 ]
 WORKLOADS: list[tuple[str, str]] = [
     ("", "the suite s.csv has no rows"),
@@ -167,7 +167,7 @@ WORKLOADS: list[tuple[str, str]] = [
     ),
     (
         "config,mode,dtype,global_batch,dtype\ngpt2,forward,bf16,1,5\n",
-        "s.csv: column 'dtype' stands twice; expected once",
+        "s.csv: column 'dtype' appears twice; expected once",
     ),
     (
         "config,mode,dtype,global_batch,seq_len\ngpt2,decode,bf16,1,5\n",
@@ -179,7 +179,7 @@ WORKLOADS: list[tuple[str, str]] = [
     ),
     (
         "config,mode,dtype,global_batch,seq_len\ntwo,forward,bf16,1,5\n",
-        "configs/two.json: key 'a' stands twice; expected once",
+        "configs/two.json: key 'a' appears twice; expected once",
     ),
     (
         "config,mode,dtype,global_batch,seqlen\ngpt2,forward,bf16,1,5\n",

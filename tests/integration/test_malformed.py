@@ -133,7 +133,7 @@ def test_model_configs(world: Path) -> None:
     ]  # fmt: skip
     texts: list[tuple[str | bytes, str]] = [(json.dumps(good | change), said) for change, said in changed]
     texts += [
-        (LLAMA.rstrip().removesuffix("}") + ', "hidden_size": 64}', "key 'hidden_size' stands twice"),
+        (LLAMA.rstrip().removesuffix("}") + ', "hidden_size": 64}', "key 'hidden_size' appears twice"),
         ("[" * 100_000, "nested too deep"), (LLAMA.encode("utf-16"), "UTF-16"), (b" " * (17 * 2**20), "at most"),
     ]  # fmt: skip
     all_refused((OWN_MODEL, said, {"m.json": text}) for text, said in texts)

@@ -106,7 +106,7 @@ def test_a_row_faster_than_the_board_can_be_is_kept_apart(csv_file: Callable[[st
         ("m,n,k,dtype,time_s\n512,512,512,bf16,4000000\n", "", "", "expected 0.2 us to 100 s"),
         ("m,n,k,dtype,time_us\n1,2,3,bf16\n", "", "", "row 1 has 4 cells; expected 5"),
         ("m,n,k,dtype,time_us\n", "", "", "has no rows"),
-        ("m,m,k,dtype,time_us\n1,2,3,bf16,4\n", "", "", "column 'm' stands twice"),
+        ("m,m,k,dtype,time_us\n1,2,3,bf16,4\n", "", "", "column 'm' appears twice"),
         ("M,m,k,dtype,time_us\n1,2,3,bf16,4\n", "", "", "two columns are both m"),
     ],
 )  # fmt: skip

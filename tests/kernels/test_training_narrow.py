@@ -111,7 +111,7 @@ def test_recipes_of_8_bits_read_and_write_what_they_say(
     ({"execution": "megatron", "dtype": "fp8_row"}, "--execution megatron has no such recipe; expected fp8, fp8_c"),
     ({"execution": "compile", "dtype": "fp8_block"}, "--execution compile has no such recipe; expected fp8, fp8_c"),
     ({"execution": "eager", "dtype": "fp8_current"}, "--execution eager has no such recipe; expected fp8"),
-    ({"mode": "forward", "dtype": "fp8_row"}, "--dtype fp8_row is a recipe of training: expected --mode train, or fp8"),
+    ({"mode": "forward", "dtype": "fp8_row"}, "--dtype fp8_row is a training recipe: expected --mode train, or fp8"),
 ])  # fmt: skip
 def test_a_recipe_that_is_not_there_is_one_line(words: dict[str, str], said: str) -> None:
     with pytest.raises(UnsupportedError, match=said):

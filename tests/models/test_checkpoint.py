@@ -233,7 +233,7 @@ def test_a_gpu_without_the_units_unpacks_the_weights_or_says_so() -> None:
     fp8 = quantized("llama-3.1-8b", quant_method="fp8", weight_block_size=[128, 128])
     answer = predict(fp8, "a100", **SERVED)
     assert (answer.workload.dtype, answer.workload.dtype_source) == ("fp8_wo", "checkpoint")
-    assert "a100-sxm-80gb has no units for the checkpoint's fp8_block" in answer.notes[0]
+    assert "a100-sxm-80gb does not compute in the checkpoint's fp8_block" in answer.notes[0]
     assert formats(graph_of(fp8, "a100"))["mlp down"] == ("bf16", "fp8_wo")
     bf16 = predict("llama-3.1-8b", "a100", **SERVED)
     assert answer.latency_s < bf16.latency_s and answer.memory.weights < 0.6 * bf16.memory.weights
@@ -348,7 +348,7 @@ def test_a_kv_dtype_without_a_kernel_is_one_line() -> None:
     answer = predict(said_fp8, "h100", mode="decode", batch=1, context_len=100)
     assert answer.workload.kv_dtype == "bf16" and "--execution eager has no attention kernel" in answer.notes[0]
     nvfp4 = quantized("llama-3.1-8b", quant_algo="NVFP4", kv_cache_quant_algo="NVFP4")
-    assert "KV cache in nvfp4 is taken as bf16" in predict(nvfp4, "b200", **SERVED).notes[0]
+    assert "KV cache in nvfp4, the run in bf16" in predict(nvfp4, "b200", **SERVED).notes[0]
     tensors = {"quant_method": "compressed-tensors", "kv_cache_scheme": {"num_bits": 8, "type": "float"},
                "config_groups": {"g": {"weights": {"num_bits": 8, "type": "float"}}}}  # fmt: skip
     assert predict(quantized("llama-3.1-8b", **tensors), "h100", **SERVED).workload.kv_dtype == "fp8"

@@ -244,8 +244,12 @@ def test_ragged_batches_are_dealt_to_ranks() -> None:
     [
         (DENSE, {"dp": 2, "ep": 2}, "--ep 2: llama-3.1-8b has no experts; expected 1"),
         (MOE, {"tp": 4, "ep": 8}, "--ep 8: does not divide the 4 ranks of --tp x --dp; nearest valid: 4"),
-        (MOE, {"dp": 8, "ep": 2, "all_to_all": "deepep"}, "sends tokens to whole experts.*expected --ep 8"),
-        (DENSE, {"dp": 3}, "--batch 64: the 3 ranks of --dp do not divide it; nearest that they do: 63"),
+        (
+            MOE,
+            {"dp": 8, "ep": 2, "all_to_all": "deepep"},
+            "needs whole experts, but 4 GPUs split each; expected --ep 8",
+        ),
+        (DENSE, {"dp": 3}, "--batch 64: the 3 ranks of --dp do not divide it; nearest valid: 63"),
         (DENSE, {"pp": 64, "batch": 64}, "--pp 64: llama-3.1-8b has 32 layers; expected at most 32"),
         ("flan-t5-xl", {"pp": 2}, "--pp 2: not built for an encoder-decoder .flan-t5-xl.; expected 1"),
         ("switch-base-8", {"dp": 2, "ep": 2, "execution": "eager"}, "switch-base-8 runs experts one by one"),

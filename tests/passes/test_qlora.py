@@ -76,7 +76,7 @@ def test_replicas_gather_the_base_as_it_is_stored_and_reduce_what_is_trained(sha
 @pytest.mark.parametrize("words", [
     ({"dtype": "nf4", "lora": 0}, "--dtype nf4 is for inference: training runs in fp32"),
     ({"dtype": "nf4", "execution": "megatron"}, "--dtype nf4: --execution megatron has no base in it"),
-    ({"dtype": "nf4", "mode": "forward", "lora": 0}, "--dtype nf4 is a frozen base's: expected --mode train"),
+    ({"dtype": "nf4", "mode": "forward", "lora": 0}, "--dtype nf4 is for a frozen base: expected --mode train"),
     ({"dtype": "int8"}, "and under --lora in nf4"),
 ])  # fmt: skip
 def test_what_cannot_be_is_one_line(words: tuple[dict[str, Any], str]) -> None:

@@ -111,7 +111,7 @@ def test_releases_of_megatron_by_age(words: tuple[str, str], since: str) -> None
 def test_sizes_that_do_not_divide_are_one_line() -> None:
     with pytest.raises(RequestError) as caught:
         predictor.predict("gpt2", "h100", mode="train", seq_len=1023, tp=4, sp=True, batch=2)
-    assert str(caught.value) == "--sp with --tp 4: does not divide --seq-len 1023; nearest that it does: 1024"
+    assert str(caught.value) == "--sp with --tp 4: does not divide --seq-len 1023; nearest valid: 1024"
 
 
 @pytest.mark.parametrize("execution", ["compile", "megatron", "eager"])

@@ -69,7 +69,7 @@ def test_unequal_stages_and_what_cannot_be() -> None:
     even, cut = ask("t5-large", pp=4), ask("t5-large", pp=4, stage_layers="20,10,10,8")
     assert cut.latency_s < even.latency_s, "a layer of the decoder has more to do"
     for words, said in (
-        ({"pp": 2, "vpp": 2}, "--vpp 2: pipelines of an encoder-decoder .t5-large. have one chunk a stage"),
+        ({"pp": 2, "vpp": 2}, "--vpp 2: an encoder-decoder .t5-large. runs one chunk per stage"),
         ({"pp": 4, "stage_layers": "6,6,6,6"}, "24 layers; expected the 48 of t5-large"),
         ({"pp": 40}, "does not divide the 48 layers of t5-large"),
     ):

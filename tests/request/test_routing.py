@@ -160,10 +160,10 @@ def _write(text: bytes) -> Callable[[Path], Path]:
 def test_what_is_no_routing_is_one_line(tmp_path: Path) -> None:
     cases: tuple[tuple[object, str], ...] = (
         ("randon", "nearest: random"), ("zipf:9", "0 to 5"), ("/dev/zero", "expected balanced"), ("", "expected"),
-        (tmp_path, "expected balanced"), ([1, 2], "2 numbers; the model has 8 experts"),
-        ([1, 1, 1, 1, 1, 1, 1, -1], "-1"), ([True] * 8, "True"), ([0] * 8, "no expert has a row"),
+        (tmp_path, "expected balanced"), ([1, 2], "2 numbers for 8 experts"),
+        ([1, 1, 1, 1, 1, 1, 1, -1], "-1"), ([True] * 8, "True"), ([0] * 8, "no share is above 0"),
         ([9, 1, 1, 1, 1, 1, 1, 1], "at most 50.0%"), ([1e300] * 8, "1e+300"), ("x\0y", "expected"),
-        (_write(b"1 2 3"), "3 numbers"), (_write(b"1,2,x"), "'x'"), (_write(b""), "no expert has a row"),
+        (_write(b"1 2 3"), "3 numbers"), (_write(b"1,2,x"), "'x'"), (_write(b""), "no share is above 0"),
         (_write(b"\xff\xfe"), "not UTF-8"), (_write(b"nan " * 8), "'nan'"), (_write(b"1 " * 2**20), "at most 1 MiB"),
     )  # fmt: skip
     for value, said in cases:

@@ -60,7 +60,7 @@ def test_a_built_forward_pass_takes_no_ranks_with_samples_of_their_own(words: di
 
 
 @pytest.mark.parametrize(("words", "said"), [
-    ({"dp": 3, "batch": 8}, "--batch 8: the 3 ranks of --dp do not divide it; nearest that they do: 9"),
+    ({"dp": 3, "batch": 8}, "--batch 8: the 3 ranks of --dp do not divide it; nearest valid: 9"),
     ({"dp": 2, "batch": 8, "micro_batch": 3}, "--micro-batch 3: does not divide --batch 8 over --dp 2, 4 a rank;"
      " nearest valid: 2"),
     ({"dp": 4, "ep": 3, "batch": 8}, "--ep 3: does not divide the 4 ranks of --dp x --cp; nearest valid: 2"),
@@ -68,8 +68,8 @@ def test_a_built_forward_pass_takes_no_ranks_with_samples_of_their_own(words: di
      " or no --num-gpus"),
     ({"num_gpus": 64, "tp": 4, "batch": 64}, "--num-gpus 64: --tp 4 uses 4; expected --tp 64, --dp 16,"
      " or no --num-gpus"),
-    ({"vpp": 2}, "--vpp 2: chunks are a pipeline stage's; expected --pp 2 or more, or --vpp 1"),
-    ({"pp": 2, "vpp": 2, "schedule": "1f1b"}, "--schedule 1f1b: has one chunk a stage, --vpp 2 more; expected"
+    ({"vpp": 2}, "--vpp 2: needs pipeline stages; expected --pp 2 or more, or --vpp 1"),
+    ({"pp": 2, "vpp": 2, "schedule": "1f1b"}, "--schedule 1f1b: runs one chunk per stage, not --vpp 2; expected"
      " interleaved or breadth_first"),
     ({"pp": 2, "schedule": "2f2b"}, "--schedule '2f2b': expected one of gpipe, 1f1b, interleaved, breadth_first;"
      " nearest: 1f1b"),

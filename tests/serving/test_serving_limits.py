@@ -35,7 +35,7 @@ REFUSED = [
     (f"{SERVE} --rate 8 --osl 4 --requests 20 --arrivals bursts --cv 1.5", "expected a whole number from 1 to 20"),
     ("serve simulate --model t5-small --gpu h100 --rate 8 --isl 100 --osl 4", "t5-small is an encoder-decoder"),
     ("serve plan --model t5-small --gpu h100 --num-gpus 1 --isl 100 --osl 4", "t5-small is an encoder-decoder"),
-    ("predict --model gpt2 --gpu h100 --mode train --lora 769", "--lora 769: adapters of that rank are wider than"),
+    ("predict --model gpt2 --gpu h100 --mode train --lora 769", "--lora 769: the rank exceeds the width 768 of gpt2"),
     ("predict --model gpt2 --gpu h100 --mode train --batch 8 --micro-batch -3", "--micro-batch -3: expected 0 or more"),
     (
         "predict --model gpt2 --gpu h100 --mode train --pp 2 --batch 10000000",
@@ -104,13 +104,17 @@ def test_drawn_gaps_that_miss_their_rate_say_so() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("a.csv", "arrival_s,input_tokens,output_tokens,Input_Tokens\n0,1,2,3\n", "column 'input_tokens' stands twice"),
+        (
+            "a.csv",
+            "arrival_s,input_tokens,output_tokens,Input_Tokens\n0,1,2,3\n",
+            "column 'input_tokens' appears twice",
+        ),
         ("a.jsonl", '{"arrival_s": 0, "input_tokens": 1, "input_tokens": 9, "output_tokens": 2}\n', "'input_tokens'"),
     ],
 )
 def test_a_trace_says_everything_once(name: str, text: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(SpecError, match="stands twice") as raised:
+    with pytest.raises(SpecError, match="appears twice") as raised:
         read_trace(path)
     assert said in str(raised.value)

@@ -52,11 +52,11 @@ def test_attention_of_all_ranks_is_that_of_one(comm: str, cp: int) -> None:
 
 
 @pytest.mark.parametrize(("words", "said"), [
-    ({"cp": 3, "batch": 8}, "--cp 3: 6 parts do not divide --seq-len 2048; nearest that they do: 2046"),
+    ({"cp": 3, "batch": 8}, "--cp 3: 6 parts do not divide --seq-len 2048; nearest valid: 2046"),
     ({"cp": 16, "cp_comm": "all_to_all"}, "--cp 16 --cp-comm all_to_all: with --tp 1 does not divide 32 heads and 8"
      " kv_heads; expected --cp-comm ring"),
-    ({"dp": 4, "ep": 4}, "--ep 4: llama-3.2-1b has no experts that run whole; expected 1"),
-    ({"tp": 2, "tp_overlap": True}, "--tp-overlap: overlaps the collectives of --sp; expected --sp with it"),
+    ({"dp": 4, "ep": 4}, "--ep 4: llama-3.2-1b has no experts to spread; expected 1"),
+    ({"tp": 2, "tp_overlap": True}, "--tp-overlap: needs --sp, whose collectives it overlaps; expected --sp"),
     ({"lora": -1}, "--lora -1: expected the rank of the adapters, 0 for none"),
 ])  # fmt: skip
 def test_what_cannot_be_is_one_line(words: dict[str, Any], said: str) -> None:
@@ -66,7 +66,7 @@ def test_what_cannot_be_is_one_line(words: dict[str, Any], said: str) -> None:
 
 
 def test_unfused_attention_exchanges_heads_and_has_no_ring() -> None:
-    with pytest.raises(UnsupportedError, match="no framework has a ring of --attention math; expected flash, or --cp-"):
+    with pytest.raises(UnsupportedError, match="no framework runs --attention math in a ring; expected flash, or"):
         ask(cp=2, attention="math")
     words = {"attention": "math", "cp_comm": "all_to_all", "recompute": "none"}
     for execution in ("eager", "megatron"):
@@ -256,8 +256,8 @@ def test_etp_of_the_rule_changes_nothing_and_others_are_refused() -> None:
     assert ask("mixtral-8x7b", **words, ep=2, etp=4).latency_s == plain.latency_s
     for more, said in (
         ({"ep": 8}, "--ep 8: does not divide the 2 ranks of --dp x --cp; nearest valid: 2, or --etp 1 --sp, which"),
-        ({"ep": 2, "etp": 2}, "--etp 2: experts' width is shared by 4 GPUs here; expected 4 or 1"),
-        ({"ep": 2, "etp": 1, "sp": False}, "--etp 1 with --tp 4: every rank sends its part of the sequences; expected"),
+        ({"ep": 2, "etp": 2}, "--etp 2: 4 GPUs split the width of an expert here; expected 4 or 1"),
+        ({"ep": 2, "etp": 1, "sp": False}, "--etp 1 with --tp 4: needs split sequences; expected"),
     ):  # fmt: skip
         with pytest.raises(RequestError) as caught:
             ask("mixtral-8x7b", **(words | more))

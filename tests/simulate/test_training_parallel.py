@@ -188,12 +188,12 @@ def parameters_of(words: dict[str, Any]) -> list[int]:
 
 
 @pytest.mark.parametrize(("words", "said"), [
-    ({"stage_layers": "12"}, "--stage-layers 12: stages are a pipeline's; expected --pp 2 or more"),
+    ({"stage_layers": "12"}, "--stage-layers 12: needs pipeline stages; expected --pp 2 or more"),
     ({"pp": 2, "stage_layers": "4,4,4"}, "--stage-layers 4,4,4: 3 numbers; expected 2 for --pp 2"),
     ({"pp": 2, "vpp": 2, "batch": 32, "stage_layers": "6,6"},
      "--stage-layers 6,6: 2 numbers; expected 4 for --pp 2 --vpp 2"),
     ({"pp": 3, "stage_layers": "6,0,6"},
-     "--stage-layers 6,0,6: a stage without a layer; expected 0 at the two ends alone"),
+     "--stage-layers 6,0,6: a middle stage has no layer; expected 0 only at the two ends"),
     ({"pp": 2, "stage_layers": "6,7"}, "--stage-layers 6,7: 13 layers; expected the 12 of gpt2"),
     ({"pp": 2, "stage_layers": "6,-6"}, "--stage-layers '-6': expected whole numbers of layers such as 7,8,8,7"),
     ({"pp": 2, "stage_layers": "6,,6"}, "--stage-layers '': expected whole numbers of layers such as 7,8,8,7"),
