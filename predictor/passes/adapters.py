@@ -75,10 +75,12 @@ def _block(block: Block, mesh: Mesh, rows: int, in_pieces: bool) -> Block:
     if last >= 0:
         nodes[last], joined = _made(nodes[last], mesh, "reduce_scatter")
         # Compute waits for it: here it has the network before the layer's own, which follows the layer's product.
-        own = (i for i in range(last, len(nodes)) if isinstance(nodes[i].op, Collective) and not _is_of_rank(nodes[i]))
-        before.setdefault(next(own, last + 1), []).append(joined)
-    found = (n for i, node in enumerate(nodes) for n in (*before.get(i, ()), node, *after.get(i, ())))
-    return replace(block, nodes=tuple(found))
+        of_ranks = (
+            i for i in range(last, len(nodes)) if isinstance(nodes[i].op, Collective) and not _is_of_rank(nodes[i])
+        )
+        before.setdefault(next(of_ranks, last + 1), []).append(joined)
+    ordered = (n for i, node in enumerate(nodes) for n in (*before.get(i, ()), node, *after.get(i, ())))
+    return replace(block, nodes=tuple(ordered))
 
 
 def _is_of_rank(node: Node) -> bool:
@@ -101,8 +103,8 @@ def _collective(node: Node, mesh: Mesh, kind: str, x: Tensor, out: Tensor) -> No
 def _made(node: Node, mesh: Mesh, kind: str) -> tuple[Node, Node]:
     """A node whose result is there only behind a collective, and that."""
     out = node.outputs[0]
-    own = Tensor(out.name, out.axes, out.shape, out.dtype, out.role)
-    return replace(node, outputs=(own, *node.outputs[1:])), _collective(node, mesh, kind, own, out)
+    before_sum = Tensor(out.name, out.axes, out.shape, out.dtype, out.role)
+    return replace(node, outputs=(before_sum, *node.outputs[1:])), _collective(node, mesh, kind, before_sum, out)
 
 
 def _in_16_bits(nodes: list[Node], end: int, x: Tensor, before: dict[int, list[Node]]) -> None:

@@ -181,7 +181,7 @@ class _Reverse:
 
     def _node(self, i: int) -> None:
         """What autograd runs for one node."""
-        node, own = self.forward.nodes[i], len(self.plain.nodes[i].outputs)
+        node, written = self.forward.nodes[i], len(self.plain.nodes[i].outputs)
         live, inputs = self.rows[i] or (), node.inputs
         arrived, whole = self.arrived, node.outputs
         if self.fused:
@@ -189,7 +189,7 @@ class _Reverse:
         else:
             ops = node.op.backward()
             rules = node.op.gradients() if ops else ()
-        incoming = self._incoming(whole if len(whole) == own else whole[:own])
+        incoming = self._incoming(whole if len(whole) == written else whole[:written])
         if not ops:
             for t in live:
                 arrived.setdefault(id(t), []).append(self._passed_on(node, incoming, t))
@@ -211,7 +211,7 @@ class _Reverse:
             for p in outputs:
                 read += (whole[p],)
             for p in kept:
-                read += (whole[own + p],)
+                read += (whole[written + p],)
             made: Gradients = ()
             for t in inputs if makes is EVERY else [inputs[p] for p in makes if p < len(inputs)]:
                 role = t.role
@@ -228,14 +228,14 @@ class _Reverse:
                     if _SHARED in t.axes:
                         tied += ((t, made[-1]),)
             if not made:
-                made = before = (_gradient_of(whole[own + like if like >= 0 else 0]),)
+                made = before = (_gradient_of(whole[written + like if like >= 0 else 0]),)
             put(Node(op, node.name, read, made, node.count, BACKWARD, 1, 1.0, node.part, node.scope))
         if self.accumulate:
             for op in _accumulated(node):
                 self._put(op, node, tuple(weights), tuple(map(_gradient_of, weights)))
         elif not self.fused:
-            for weight, found in tied:
-                self._of_tied(weight, found, node)
+            for weight, gradients in tied:
+                self._of_tied(weight, gradients, node)
 
     def _of_tied(self, weight: Tensor, gradient: Tensor, node: Node) -> None:
         """A gradient of a weight that other nodes have, too: added to what they gave it."""
@@ -262,15 +262,15 @@ class _Reverse:
 
     def _incoming(self, outputs: tuple[Tensor, ...]) -> Gradients:
         """The gradients of a node's results; of one that nothing reads, from outside."""
-        found: Gradients = ()
+        incoming: Gradients = ()
         for t in outputs:
             key = id(t)
             if key in self.arrived:
                 for group in self.arrived[key]:
-                    found += group
+                    incoming += group
             if key in self.outer:
-                found += self.outer[key]
-        return found or (_gradient_of(outputs[0]),)
+                incoming += self.outer[key]
+        return incoming or (_gradient_of(outputs[0]),)
 
     def _target(self, t: Tensor, whole: bool = False) -> Tensor:
         """The tensor that a node makes as the gradient of ``t``: a part or another shape of its base's, where that is
@@ -315,19 +315,19 @@ class _Reverse:
     def _copied(self, t: Tensor, groups: list[Gradients], node: Node) -> list[Gradients]:
         """The operators of a view, each on one gradient: those that are then in the layout of its base."""
         base = t.base
-        found: list[Gradients] = []
+        groups_made: list[Gradients] = []
         assert base is not None
         filled: Gradients = ()
         for op in t.gradient or ():
             fills = isinstance(op, Elementwise) and op.fn == "fill"
             alone = not fills and self.reads[id(t)] == 1 and len(t.gradient or ()) == 1
             made = self._target(base) if alone and self.reads.get(id(base)) == 1 else _gradient_of(base)
-            read = () if fills else (*filled, *(groups.pop(0) if groups else found.pop()))
+            read = () if fills else (*filled, *(groups.pop(0) if groups else groups_made.pop()))
             self._put(op, node, read, (made,))
             filled = (made,) if fills else ()
             if not fills:
-                found.append((made,))
-        return found + groups
+                groups_made.append((made,))
+        return groups_made + groups
 
     def _summed(self, t: Tensor, groups: list[Gradients], node: Node) -> Gradients:
         like = t.base if t.gradient and t.base is not None else t
@@ -354,13 +354,13 @@ def _reshaped(gradients: Gradients, t: Tensor) -> Gradients:
     """Gradients with the axes of ``t``, as views where they have others."""
     if len(gradients) != 1:
         return gradients
-    (found,) = gradients
-    if found.axes == t.axes and found.shape == t.shape:
+    (gradient,) = gradients
+    if gradient.axes == t.axes and gradient.shape == t.shape:
         return gradients
-    base = found.base
+    base = gradient.base
     if base is not None and base.axes == t.axes and base.shape == t.shape:
         return (base,)
-    return (found.view(t.axes, t.shape),)
+    return (gradient.view(t.axes, t.shape),)
 
 
 def _joined(slices: list[Tensor], whole: Tensor | None) -> Gradients:

@@ -55,10 +55,10 @@ def context(graph: Graph, mesh: Mesh, comm: str) -> Graph:
     attends = _ring if comm == "ring" else _exchanged
     blocks = []
     for block in graph.blocks:
-        found = [new for node in block.nodes for new in (
+        changed = [new for node in block.nodes for new in (
             attends(node, node.op, mesh) if isinstance(node.op, Attention) else (node,)
         )]  # fmt: skip
-        blocks.append(block if len(found) == len(block.nodes) else replace(block, nodes=tuple(found)))
+        blocks.append(block if len(changed) == len(block.nodes) else replace(block, nodes=tuple(changed)))
     return Graph(tuple(blocks), graph.fused)
 
 

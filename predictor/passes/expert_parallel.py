@@ -183,14 +183,14 @@ def _shared(node: Node, op: MoE, mesh: Mesh, ep: int, folds: bool) -> list[Node]
         return [replace(node, op=replace(op, folds=folds), inputs=(x, chosen, *weights))]
     y = node.outputs[0]
     arrived, made = x.copied(x.base), y.copied()
-    own = replace(op, tokens=op.tokens * ep, ep=ep, dispatched=True, folds=folds)
-    nbytes = op.tokens * op.top_k * op.hidden * bytes_of(x.dtype) * own.skew
+    shared = replace(op, tokens=op.tokens * ep, ep=ep, dispatched=True, folds=folds)
+    nbytes = op.tokens * op.top_k * op.hidden * bytes_of(x.dtype) * shared.skew
     sent = mesh.collective("all_to_all", "ep", x.dtype, round(nbytes))
     local = [Tensor(w.name, w.axes, (w.shape[0] // ep, *w.shape[1:]), w.dtype, w.role, w.segments) for w in weights]
     scope = node.scope
     return [
         Node(sent, "dispatch all_to_all", (x,), (arrived,), part=node.part, scope=f"{scope} dispatch"),
-        replace(node, op=own, inputs=(arrived, chosen, *local), outputs=(made, *node.outputs[1:])),
+        replace(node, op=shared, inputs=(arrived, chosen, *local), outputs=(made, *node.outputs[1:])),
         Node(sent, "combine all_to_all", (made,), (y,), part=node.part, scope=f"{scope} combine"),
     ]
 

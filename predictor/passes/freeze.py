@@ -62,7 +62,7 @@ def _adapters_last(nodes: list[Node]) -> list[Node]:
             terms += before[0] if before is not None else [t]
             adds += before[1] if before is not None else []
         chains[id(node.outputs[0].storage)] = (terms, [*adds, i])
-    found = list(nodes)
+    reordered = list(nodes)
     for terms, adds in chains.values():
         made = [maker.get(id(t.storage), -1) for t in terms]
         if len(adds) < 2 or max(made) > adds[0] or any(len(nodes[i].inputs) != 2 for i in adds):
@@ -71,9 +71,9 @@ def _adapters_last(nodes: list[Node]) -> list[Node]:
         ordered = [t for adapter in (False, True) for t, it in zip(terms, through, strict=True) if it == adapter]
         total = ordered[0]
         for i, term in zip(adds, ordered[1:], strict=True):
-            found[i] = replace(nodes[i], inputs=(total, term))
+            reordered[i] = replace(nodes[i], inputs=(total, term))
             total = nodes[i].outputs[0]
-    return found
+    return reordered
 
 
 def _is_of_weight(node: Node) -> bool:

@@ -65,9 +65,9 @@ def fuse(graph: Graph, engine: Engine, attention: str = "flash") -> Graph:
             fused = _keeping(_fused(_without_kept(block), on)) if backward else _fused(block, on)
         else:
             place = places[block.backward_of]
-            again = _again(block, graph.blocks[block.backward_of], blocks[place], on)
-            modules = modules_of(reading(blocks[place].nodes, again))
-            fused = replace(backward_block(block, modules, terms, adds, again), backward_of=place)
+            recomputed = _again(block, graph.blocks[block.backward_of], blocks[place], on)
+            modules = modules_of(reading(blocks[place].nodes, recomputed))
+            fused = replace(backward_block(block, modules, terms, adds, recomputed), backward_of=place)
         if fused.nodes:
             blocks.append(fused)
     return Graph(tuple(blocks), True)
@@ -91,12 +91,12 @@ def _again(block: Block, eager: Block, forward: Block, on: Fusion) -> tuple[Node
     if end and eager.carried and forward.carried and forward.branch:
         carried = (eager.carried[0], nodes[end - 1].outputs[0])
         on.open_sums[id(carried[0].storage)] = (forward.carried[0], forward.branch[0])
-    found: list[Node] = []
+    recomputed: list[Node] = []
     for some, along in ((nodes[:end], carried), (nodes[end:], None)):
         if some:
-            found += _keeping(_fused(_without_kept(Block(block.name, some, block.repeat, along)), on)).nodes
+            recomputed += _keeping(_fused(_without_kept(Block(block.name, some, block.repeat, along)), on)).nodes
             on.open_sums.clear()
-    return tuple(replace(node, phase=BACKWARD) for node in found)
+    return tuple(replace(node, phase=BACKWARD) for node in recomputed)
 
 
 def _without_kept(block: Block) -> Block:
@@ -231,27 +231,27 @@ def _look_through(nodes: tuple[Node, ...], on: Fusion) -> tuple[tuple[Node, ...]
     on.views.clear()
     if any(quantizes(node) for node in nodes):
         nodes = without_quantizing(nodes, on)
-    found: dict[tuple[str, str, str, int], list[Node]] = {}
+    alike: dict[tuple[str, str, str, int], list[Node]] = {}
     for node in nodes:
         op = node.op
         if op.__class__ is Gemm:
             assert isinstance(op, Gemm)
             if op.kind == "linear" and len(node.inputs[1].shape) == 2:  # experts' have an axis more
                 key = (node.scope, op.dtype, op.quant, id(on.of(node.inputs[0]).storage))
-                found.setdefault(key, []).append(node)
+                alike.setdefault(key, []).append(node)
         elif op.__class__ is Attention:
             assert isinstance(op, Attention)
             on.calls.setdefault(node.scope[: node.scope.rfind(" ")], op)
-    return nodes, {id(node): group for group in found.values() if len(group) > 1 for node in group}
+    return nodes, {id(node): group for group in alike.values() if len(group) > 1 for node in group}
 
 
 def _with_products(run: list[Node], products: dict[int, list[Node]], on: Fusion) -> list[Node]:
     """``run`` with one product in place of the first of several, and none of the others."""
-    found = []
+    ordered = []
     for node in run:
         group = products.get(id(node))
         if group is None:
-            found.append(node)
+            ordered.append(node)
         elif group[0] is node:
-            found.append(one_product(group, on))
-    return found
+            ordered.append(one_product(group, on))
+    return ordered

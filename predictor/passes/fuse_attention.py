@@ -163,11 +163,13 @@ class _Found(NamedTuple):
 def with_attention(block: Block, readers: Readers) -> Block:
     """``block`` with every such chain as one node, where its last product was; itself where there is none."""
     made = {id(t.storage): i for i, node in enumerate(block.nodes) for t in node.outputs}
-    found = [one for i, node in enumerate(block.nodes) if (one := _around(block, i, node, made, readers))]
-    if not found:
+    attentions = [
+        attention for i, node in enumerate(block.nodes) if (attention := _around(block, i, node, made, readers))
+    ]
+    if not attentions:
         return block
-    gone = {place for one in found for place in (one.scores, *one.between)}
-    new = {one.values: _kernel(block, one) for one in found}
+    gone = {place for attention in attentions for place in (attention.scores, *attention.between)}
+    new = {attention.values: _kernel(block, attention) for attention in attentions}
     nodes = tuple(new.get(i, node) for i, node in enumerate(block.nodes) if i not in gone)
     return replace(block, nodes=nodes)
 
@@ -199,21 +201,21 @@ def _is_batched(node: Node) -> bool:
 
 def _only_reader(node: Node, readers: Readers) -> int | None:
     """The place of the one node that reads a node's result."""
-    found = readers.get(id(node.outputs[0].storage), set())
-    return next(iter(found))[1] if len(node.outputs) == len(found) == 1 else None
+    places = readers.get(id(node.outputs[0].storage), set())
+    return next(iter(places))[1] if len(node.outputs) == len(places) == 1 else None
 
 
-def _kernel(block: Block, found: _Found) -> Node:
-    first, last = block.nodes[found.scores], block.nodes[found.values]
+def _kernel(block: Block, attention: _Found) -> Node:
+    first, last = block.nodes[attention.scores], block.nodes[attention.values]
     scores, values = first.op, last.op
     assert isinstance(scores, Gemm) and isinstance(values, Gemm)
     op = Attention(
         scores.dtype, 1, scores.batch, scores.batch, scores.m, scores.n, scores.k,
         0 if values.n == scores.k else values.n, False,
     )  # fmt: skip
-    own = {id(t.storage) for place in (found.scores, *found.between) for t in block.nodes[place].outputs}
+    inside = {id(t.storage) for place in (attention.scores, *attention.between) for t in block.nodes[place].outputs}
     read: list[Tensor] = [
-        t for place in (found.scores, *found.between, found.values) for t in block.nodes[place].inputs
-        if id(t.storage) not in own
+        t for place in (attention.scores, *attention.between, attention.values) for t in block.nodes[place].inputs
+        if id(t.storage) not in inside
     ]  # fmt: skip
     return replace(last, op=op, inputs=tuple(read))

@@ -25,10 +25,10 @@ Modules = dict[str, list[Node]]
 
 def modules_of(nodes: Iterable[Node]) -> Modules:
     """The modules of a fused forward block."""
-    found: Modules = {}
+    modules: Modules = {}
     for node in nodes:
-        found.setdefault(node.scope, []).append(node)
-    return found
+        modules.setdefault(node.scope, []).append(node)
+    return modules
 
 
 def is_live(node: Node) -> bool:
@@ -77,16 +77,18 @@ class Terms:
         return tuple({id(s): s for term in terms for s in ((t,) if term is t else self.of(term))}.values())
 
 
-def reading(nodes: tuple[Node, ...], again: tuple[Node, ...]) -> tuple[Node, ...]:
-    """Forward ``nodes`` on the tensors of those that run ``again``, in place of their own."""
-    if not again:
+def reading(nodes: tuple[Node, ...], recomputed: tuple[Node, ...]) -> tuple[Node, ...]:
+    """Forward ``nodes`` on the tensors of those that are ``recomputed``, in place of their own."""
+    if not recomputed:
         return nodes
-    made = {(node.scope, node.name): node.outputs for node in again}
-    found = {
+    made = {(node.scope, node.name): node.outputs for node in recomputed}
+    stand_ins = {
         id(t): new for n in nodes for t, new in zip(n.outputs, made.get((n.scope, n.name), n.outputs), strict=True)
     }
     return tuple(
-        replace(n, inputs=tuple(instead(found, t) for t in n.inputs), outputs=tuple(found[id(t)] for t in n.outputs))
+        replace(
+            n, inputs=tuple(instead(stand_ins, t) for t in n.inputs), outputs=tuple(stand_ins[id(t)] for t in n.outputs)
+        )
         for n in nodes
     )
 
@@ -103,16 +105,18 @@ class Sums(NamedTuple):
         weights = op.weights() if self.asked else 0
         if not weights or (isinstance(op, Gemm) and self.training is not None and self.training.adds_in_product):
             return None
-        own = output_dtype(op.dtype)
+        dtype = output_dtype(op.dtype)
         main = self.training.main_gradients if self.training is not None else ""
-        if not main or main == own:
-            return Accumulate(own, "add_", weights)
-        return Accumulate(main, "add_", weights, 1, weights * bytes_of(own))
+        if not main or main == dtype:
+            return Accumulate(dtype, "add_", weights)
+        return Accumulate(main, "add_", weights, 1, weights * bytes_of(dtype))
 
 
-def backward_block(block: Block, modules: Modules, terms: Terms, adds: Sums, again: tuple[Node, ...] = ()) -> Block:
+def backward_block(
+    block: Block, modules: Modules, terms: Terms, adds: Sums, recomputed: tuple[Node, ...] = ()
+) -> Block:
     """The backward pass of a block, of whose forward pass these are the fused ``modules``; before the first gradient
-    that reads them, it runs some nodes ``again``.
+    that reads them, it runs the ``recomputed`` nodes.
 
     A module's stands where the last of its gradients is worked out: before that, those of its results are not all
     there. Collectives stay.
@@ -146,7 +150,7 @@ def backward_block(block: Block, modules: Modules, terms: Terms, adds: Sums, aga
     waiting: dict[str, list[Node]] = {}  # by module that makes what they read, collectives
     for i, node in enumerate(nodes):
         if i == start:
-            out += again
+            out += recomputed
         if node.op.stream != COMPUTE:
             maker = made.get(id(node.inputs[0].storage), "")
             if place.get(maker, -1) > i:
@@ -182,9 +186,9 @@ class _Module:
     def __init__(self, scope: str, eager: list[Node], readers: dict[int, set[str]], terms: Terms) -> None:
         made = {id(t.storage) for node in eager for t in node.outputs}
         self.terms = terms
-        found = [s for n in eager for t in n.inputs if t.role == GRADIENT and id(t.storage) not in made
+        gradients = [s for n in eager for t in n.inputs if t.role == GRADIENT and id(t.storage) not in made
                  for s in terms.of(t)]  # fmt: skip
-        self.incoming = tuple({id(t): t for t in found}.values())
+        self.incoming = tuple({id(t): t for t in gradients}.values())
         left = [t for n in eager for t in n.outputs if readers.get(id(t.storage), set()) != {scope}]
         self.leaving = list({id(t): t for t in left}.values())
         #: by id of a tensor of the module, the gradients that it has got
@@ -193,33 +197,33 @@ class _Module:
     def run(self, forward: list[Node], adds: Sums) -> list[Node]:
         """The gradients of the module's ``forward`` kernels."""
         inside = {id(t) for node in forward for t in node.outputs}
-        found: list[Node] = []
+        kernels: list[Node] = []
         for node in reversed(forward):
             if is_live(node):
-                found += self._of_node(node, inside, adds)
+                kernels += self._of_node(node, inside, adds)
         weights = {(t.axes, t.shape) for node in forward for t in node.inputs if t.role == WEIGHT}
         left = [t for t in self.leaving if (t.axes, t.shape) not in weights]
-        if found and left:
-            found[-1].outputs += tuple(left)
-        for t in () if found else left:
+        if kernels and left:
+            kernels[-1].outputs += tuple(left)
+        for t in () if kernels else left:
             self.terms.put(t, self.incoming)
-        return found
+        return kernels
 
     def _of_node(self, node: Node, inside: set[int], adds: Sums) -> list[Node]:
-        op, own = node.op, len(node.outputs) - len(node.op.kept())
+        op, written = node.op, len(node.outputs) - len(node.op.kept())
         incoming: tuple[Tensor, ...] = ()
-        for t in node.outputs[:own]:
+        for t in node.outputs[:written]:
             incoming += self.arrived.get(id(t), ())
         incoming = incoming or self.incoming
         ops, rules = op.backward_in_one()
-        found: list[Node] = []
+        kernels: list[Node] = []
         before: tuple[Tensor, ...] = ()
         for each, rule in zip(ops, rules if ops else (), strict=True):
-            read = self._read(node, own, rule, incoming, before)
+            read = self._read(node, written, rule, incoming, before)
             made = self._made(node, rule, inside)
             if not made:
-                made = before = (gradient_of(node.outputs[own + rule.like if rule.like >= 0 else 0]),)
-            found.append(_backward(each, node, read, made))
+                made = before = (gradient_of(node.outputs[written + rule.like if rule.like >= 0 else 0]),)
+            kernels.append(_backward(each, node, read, made))
         if not ops:
             for t in node.inputs:
                 if t.role == ACTIVATION and id(t.storage) in inside:
@@ -227,18 +231,18 @@ class _Module:
         add = adds.of(op)
         if add is not None:
             sizes = {(t.axes, t.shape) for t in node.inputs if t.role == WEIGHT}
-            made = tuple(t for each in found for t in each.outputs if (t.axes, t.shape) in sizes)
-            found.append(_backward(add, node, made, tuple(t.copied() for t in made)))
-        return found
+            made = tuple(t for each in kernels for t in each.outputs if (t.axes, t.shape) in sizes)
+            kernels.append(_backward(add, node, made, tuple(t.copied() for t in made)))
+        return kernels
 
     def _read(
-        self, node: Node, own: int, rule: Gradient, incoming: tuple[Tensor, ...], before: tuple[Tensor, ...]
+        self, node: Node, written: int, rule: Gradient, incoming: tuple[Tensor, ...], before: tuple[Tensor, ...]
     ) -> tuple[Tensor, ...]:
         inputs, read = node.inputs, incoming if rule.incoming else ()
         if rule.before:
             read += before
         read += inputs if rule.inputs is EVERY else tuple(inputs[p] for p in rule.inputs if p < len(inputs))
-        return (*read, *(node.outputs[p] for p in rule.outputs), *(node.outputs[own + p] for p in rule.kept))
+        return (*read, *(node.outputs[p] for p in rule.outputs), *(node.outputs[written + p] for p in rule.kept))
 
     def _made(self, node: Node, rule: Gradient, inside: set[int]) -> tuple[Tensor, ...]:
         inputs = node.inputs

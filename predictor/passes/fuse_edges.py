@@ -28,25 +28,25 @@ class Fusion:
 
     def of(self, tensor: Tensor) -> Tensor:
         """The tensor in its place: itself, where it is made as before; a view of what stands for its base."""
-        found = self.stands_for.get(id(tensor))
-        if found is not None:
-            return self.of(found)
+        stand_in = self.stands_for.get(id(tensor))
+        if stand_in is not None:
+            return self.of(stand_in)
         if tensor.base is None:
             return tensor
         base = self.of(tensor.base)
         if base is tensor.base:
             return tensor
-        found = self.views.get(id(tensor))
-        if found is None:
-            found = self.views[id(tensor)] = tensor.copied(base)
-        return found
+        stand_in = self.views.get(id(tensor))
+        if stand_in is None:
+            stand_in = self.views[id(tensor)] = tensor.copied(base)
+        return stand_in
 
     def inputs(self, node: Node) -> tuple[Tensor, ...]:
         """What a node reads; of a sum that it has to do, both terms."""
-        found = tuple([self.of(t) for t in node.inputs])
+        inputs = tuple([self.of(t) for t in node.inputs])
         if self.open_sums:
-            found += tuple(self.open_sums[id(t)][1] for t in map(_storage, node.inputs) if id(t) in self.open_sums)
-        return found
+            inputs += tuple(self.open_sums[id(t)][1] for t in map(_storage, node.inputs) if id(t) in self.open_sums)
+        return inputs
 
     def kept(self, node: Node) -> Node:
         """The node as it is, reading what is there to read."""
@@ -72,5 +72,5 @@ def _storage(tensor: Tensor) -> Tensor:
 def outside(nodes: list[Node]) -> list[Tensor]:
     """What ``nodes`` read and do not make, each once."""
     made = {id(t) for node in nodes for t in node.outputs}
-    found = {id(t): t for node in nodes for t in node.inputs if id(t.storage) not in made}
-    return list(found.values())
+    read = {id(t): t for node in nodes for t in node.inputs if id(t.storage) not in made}
+    return list(read.values())

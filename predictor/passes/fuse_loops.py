@@ -51,10 +51,10 @@ def fuse_loops(graph: Graph, engine: Engine, attention: str = "flash") -> Graph:
     if not any(block.backward_of is not None for block in graph.blocks):
         graph = as_served(graph, engine) if engine.serves else with_static_cache(graph, engine)
     readers = _readers(graph)
-    found = tuple(with_attention(block, readers) if attention == "flash" else block for block in graph.blocks)
-    if any(new is not old for new, old in zip(found, graph.blocks, strict=True)):
-        readers = _readers(replace(graph, blocks=found))
-    return Graph(tuple(_fused(block, readers) for block in found), True, graph.recorded)
+    blocks = tuple(with_attention(block, readers) if attention == "flash" else block for block in graph.blocks)
+    if any(new is not old for new, old in zip(blocks, graph.blocks, strict=True)):
+        readers = _readers(replace(graph, blocks=blocks))
+    return Graph(tuple(_fused(block, readers) for block in blocks), True, graph.recorded)
 
 
 def _products_quantize(graph: Graph, engine: Engine) -> Graph:
@@ -71,15 +71,15 @@ def _products_quantize(graph: Graph, engine: Engine) -> Graph:
 
 def _readers(graph: Graph) -> dict[int, set[tuple[int, int]]]:
     """By id of a storage, the nodes that read it: (block, place)."""
-    found: dict[int, set[tuple[int, int]]] = {}
+    readers: dict[int, set[tuple[int, int]]] = {}
     for b, block in enumerate(graph.blocks):
         for i, node in enumerate(block.nodes):
             for t in node.inputs:
-                found.setdefault(id(t.storage), set()).add((b, i))
+                readers.setdefault(id(t.storage), set()).add((b, i))
         for pair in (block.carried, block.branch, *block.running):
             for t in pair or ():
-                found.setdefault(id(t.storage), set()).add((b, -1))
-    return found
+                readers.setdefault(id(t.storage), set()).add((b, -1))
+    return readers
 
 
 def _fused(block: Block, readers: dict[int, set[tuple[int, int]]]) -> Block:
@@ -173,9 +173,9 @@ def _bytes_read(nodes: Sequence[Node], made: set[int]) -> float:
     return sum(min(sum(of.values()), whole[key]) for key, of in parts.items())
 
 
-def _outside(found: set[tuple[int, int]], own: set[int]) -> bool:
+def _outside(places: set[tuple[int, int]], inside: set[int]) -> bool:
     """Whether a tensor is read outside a group, or by nobody. Readers of other blocks cannot be told from its own."""
-    return not found or len({b for b, _ in found}) > 1 or any(place not in own for _, place in found)
+    return not places or len({b for b, _ in places}) > 1 or any(place not in inside for _, place in places)
 
 
 def _title(nodes: Sequence[Node]) -> str:
@@ -237,12 +237,12 @@ def _depends(group: _Group, on: _Group) -> bool:
     seen: set[int] = set()
     waiting = [group]
     while waiting:
-        found = waiting.pop()
-        if found is on:
+        before = waiting.pop()
+        if before is on:
             return True
-        if found.place not in seen and found.last >= on.first:
-            seen.add(found.place)
-            waiting += found.needs.values()
+        if before.place not in seen and before.last >= on.first:
+            seen.add(before.place)
+            waiting += before.needs.values()
     return False
 
 
@@ -254,12 +254,12 @@ def _in_order(groups: Sequence[_Group]) -> list[_Group]:
         for place in g.needs:
             feeds.setdefault(place, []).append(g)
     ready = [g.place for g in groups if not left[g.place]]
-    found: list[_Group] = []
+    ordered: list[_Group] = []
     while ready:
         group = groups[heappop(ready)]
-        found.append(group)
+        ordered.append(group)
         for later in feeds.get(group.place, ()):
             left[later.place] -= 1
             if not left[later.place]:
                 heappush(ready, later.place)
-    return found
+    return ordered

@@ -85,18 +85,18 @@ def dropout_sum(before: list[Node], nodes: list[Node], on: Fusion) -> list[Node]
     """What runs ``before`` a residual sum, and the sum: with the dropout of the branch in it, where there is one."""
     *others, node = nodes
     branch, op = before[-1] if before else None, node.op
-    found = [*before, *(on.kept(other) for other in others)]
+    kept_nodes = [*before, *(on.kept(other) for other in others)]
     if others or branch is None or not isinstance(branch.op, Dropout):
-        return [*found, on.kept(node)]
+        return [*kept_nodes, on.kept(node)]
     inputs = on.inputs(node)
     read = {id(t.storage) for t in inputs}
     if branch.count != 1 or len(inputs) != 2 or id(branch.outputs[0]) not in read:
-        return [*found, on.kept(node)]
+        return [*kept_nodes, on.kept(node)]
     residual = next(t for t in inputs if t.storage is not branch.outputs[0])
     fused = DropoutSum(op.dtype, branch.op.elements)
     scope = branch.scope
-    found[-1] = Node(fused, scope, (branch.inputs[0], residual), node.outputs, 1, FORWARD, 1, 1.0, "", scope)
-    return found
+    kept_nodes[-1] = Node(fused, scope, (branch.inputs[0], residual), node.outputs, 1, FORWARD, 1, 1.0, "", scope)
+    return kept_nodes
 
 
 def scaling(nodes: list[Node], on: Fusion) -> list[Node]:

@@ -33,12 +33,12 @@ def without_quantizing(nodes: tuple[Node, ...], on: Fusion) -> tuple[Node, ...]:
     }  # fmt: skip
     made = {id(t): node.scope for node in nodes for t in node.outputs}
     casts: dict[int, Tensor] = {}  # by id of what is cast
-    found: list[Node] = []
+    fused: list[Node] = []
     for node in nodes:
         op = node.op
         if not quantizes(node):
             narrow = isinstance(op, Gemm) and op.quantized and id(node.inputs[0]) not in static
-            found.append(replace(node, op=replace(op, quantized=False)) if narrow else node)  # type: ignore[call-arg]
+            fused.append(replace(node, op=replace(op, quantized=False)) if narrow else node)  # type: ignore[call-arg]
             continue
         x, product = node.inputs[0].storage, static.get(id(node.outputs[0]))
         if product is None or rule is None or rule.fuses(made.get(id(x), "")):
@@ -48,8 +48,8 @@ def without_quantizing(nodes: tuple[Node, ...], on: Fusion) -> tuple[Node, ...]:
         else:
             cast = Quantize(product.dtype, product.batch * product.m, product.k, "cast")
             casts[id(x)] = node.outputs[0]
-            found.append(replace(on.kept(node), op=cast))
-    return tuple(found)
+            fused.append(replace(on.kept(node), op=cast))
+    return tuple(fused)
 
 
 def one_product(group: list[Node], on: Fusion) -> Node:

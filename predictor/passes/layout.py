@@ -37,7 +37,7 @@ class Layout:
 
     def cuts(self, axes: tuple[str, ...]) -> tuple[Cut, ...]:
         """The axes that are split, of a tensor that has these."""
-        found: list[Cut] = []
+        cuts: list[Cut] = []
         taken: set[str] = set()
         for place, name in enumerate(axes):
             ruled = [self.degrees.get(part, (1, "")) for part in name.split(" | ")]
@@ -47,13 +47,13 @@ class Layout:
             if over:
                 taken |= over
                 degrees = tuple(degree for degree, _ in ruled)
-                found.append(Cut(place, name, degrees, degrees[0] if len(set(degrees)) == 1 else 0, (over.pop(),)))
+                cuts.append(Cut(place, name, degrees, degrees[0] if len(set(degrees)) == 1 else 0, (over.pop(),)))
         for place, name in enumerate(axes):
             degree, to = self.soft.get(name, (1, ""))
             if degree > 1 and to not in taken:
                 taken.add(to)
-                found.append(Cut(place, name, (degree,), degree, (to,), True))
-        self.known[axes] = tuple(found)
+                cuts.append(Cut(place, name, (degree,), degree, (to,), True))
+        self.known[axes] = tuple(cuts)
         return self.known[axes]
 
 

@@ -112,9 +112,9 @@ def _narrowed_before(nodes: list[Node], place: int, product: Node, op: Gemm, rec
     narrow, wide = bytes_of(op.dtype), bytes_of(gather.dtype)
     nodes[place] = replace(node, op=replace(gather, dtype=op.dtype, size=round(gather.size * narrow / wide)))
     name = f"{product.name} cast"
-    own = op.m * op.k // gather.ranks
-    beside = own * recipe.amax * bytes_of("bf16")
-    cast = Elementwise(op.dtype, "quantize", own, -1, beside, "bf16")
+    elements = op.m * op.k // gather.ranks
+    beside = elements * recipe.amax * bytes_of("bf16")
+    cast = Elementwise(op.dtype, "quantize", elements, -1, beside, "bf16")
     nodes.insert(place, Node(cast, name, phase=BACKWARD, scope=name))
     if not frozen:
         name = f"{product.name} transpose"
@@ -126,10 +126,10 @@ def _casts(node: Node, op: Gemm, recipe: CastRecipe, frozen: bool, from_norm: bo
     """Of what a product reads: its activation or gradient, and forward its weight."""
     ways = 1 if frozen else 2
     written = min(recipe.norm_writes, ways) if from_norm else 0
-    found = _kernels(node, op, recipe, "cast", op.m * op.k, ways - written, written)
+    kernels = _kernels(node, op, recipe, "cast", op.m * op.k, ways - written, written)
     if node.phase != BACKWARD and not frozen and not any(is_trained(t) for t in node.inputs):
-        found += _kernels(node, op, recipe, "weight cast", op.n * op.k, ways, 0)
-    return found
+        kernels += _kernels(node, op, recipe, "weight cast", op.n * op.k, ways, 0)
+    return kernels
 
 
 def _kernels(node: Node, op: Gemm, recipe: CastRecipe, name: str, elements: int, ways: int, written: int) -> list[Node]:

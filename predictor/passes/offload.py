@@ -91,12 +91,12 @@ def _by_block(graph: Graph) -> dict[int, list[SavedTensor]]:
         id(t.storage): b for b, block in enumerate(graph.blocks) if _is_layer(block)
         for node in block.nodes for t in node.outputs
     }  # fmt: skip
-    found: dict[int, list[SavedTensor]] = {}
+    by_block: dict[int, list[SavedTensor]] = {}
     for entry in saved_tensors(graph):
         b = maker.get(id(entry.tensor))
         if b is not None and entry.tensor.elements >= _LEAST:
-            found.setdefault(b, []).append(entry)
-    return found
+            by_block.setdefault(b, []).append(entry)
+    return by_block
 
 
 def _is_layer(block: Block) -> bool:

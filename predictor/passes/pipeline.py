@@ -139,10 +139,10 @@ def chunks_of(config: Stack, pp: int, vpp: int = 1, stage_layers: tuple[int, ...
 
 
 def _sizes(layers: int, parts: int) -> list[int] | None:
-    found = divided(layers, parts)
-    if found is None:
+    sizes = divided(layers, parts)
+    if sizes is None:
         return None
-    each, first, last = found
+    each, first, last = sizes
     return [each - first, *[each] * (parts - 2), each - last] if parts > 1 else [each]
 
 
@@ -158,7 +158,7 @@ def cut(graph: Graph, chunk: Chunk, full: Graph | None = None) -> Graph:
         graph = embedded(graph, chunk.opens, chunk.decodes)
         full = full and embedded(full, chunk.opens, chunk.decodes)
     runs = _runs(graph, chunk)
-    again = _again(graph, runs, chunk)
+    recomputed = _again(graph, runs, chunk)
     blocks: list[Block] = []
     places: dict[int, int] = {}
     for b, block in enumerate(graph.blocks):
@@ -166,13 +166,13 @@ def cut(graph: Graph, chunk: Chunk, full: Graph | None = None) -> Graph:
         if of is None:
             if runs[b]:
                 places[b] = len(blocks)
-                if full is not None and again.get(b, 0):
-                    block = mixed(block, full.blocks[b], again[b] / runs[b])
+                if full is not None and recomputed.get(b, 0):
+                    block = mixed(block, full.blocks[b], recomputed[b] / runs[b])
                 blocks.append(_with_runs(block, runs[b], None))
             continue
         if not runs[of]:
             continue
-        more = again.get(of, 0) if full is not None else 0
+        more = recomputed.get(of, 0) if full is not None else 0
         if more and full is not None:
             blocks.append(_with_runs(full.blocks[b], more, places[of]))
         if runs[of] > more:
@@ -195,29 +195,29 @@ def _runs(graph: Graph, chunk: Chunk) -> list[int]:
     """How often a chunk runs each block of the graph."""
     layers = _layers(graph)
     middle = between(graph, layers) if chunk.stacks else range(0)
-    found = []
+    runs = []
     for b, block in enumerate(graph.blocks):
         if b in layers:
             numbers = chunk.stacks[layers.index(b)] if chunk.stacks else block.layers or range(chunk.layers)
-            found.append(sum(chunk.first <= layer < chunk.end for layer in numbers))
+            runs.append(sum(chunk.first <= layer < chunk.end for layer in numbers))
         else:
             whole = chunk.opens if not layers or b < layers[0] else chunk.closes
             if b == 0:
                 whole = whole or chunk.decodes
             elif b in middle:  # what follows the encoder's last layer, and what the decoder begins with
                 whole = chunk.first < chunk.ahead <= chunk.end if block.carried else chunk.decodes
-            found.append(block.repeat if whole else 0)
-    return found
+            runs.append(block.repeat if whole else 0)
+    return runs
 
 
 def _again(graph: Graph, runs: list[int], chunk: Chunk) -> dict[int, int]:
     """By place of a layer's block, how many of its runs are run again: in proportion, none lost to rounding."""
     layers = [b for b in _layers(graph) if runs[b]]
-    left, whole, found = max(chunk.again, 0), sum(runs[b] for b in layers), {}
+    left, whole, recomputed = max(chunk.again, 0), sum(runs[b] for b in layers), {}
     for b in layers:
-        found[b] = min(runs[b], -(-left * runs[b] // whole)) if whole else 0
-        left, whole = left - found[b], whole - runs[b]
-    return found
+        recomputed[b] = min(runs[b], -(-left * runs[b] // whole)) if whole else 0
+        left, whole = left - recomputed[b], whole - runs[b]
+    return recomputed
 
 
 class Staged(NamedTuple):
@@ -275,11 +275,11 @@ def _part(blocks: tuple[Block, ...], first: int, last: int) -> Iterator[Block]:
             if not first:
                 yield block
             continue
-        own = tuple(layer for layer in block.layers if first <= layer < last)
-        if len(own) == len(block.layers):
+        of_stage = tuple(layer for layer in block.layers if first <= layer < last)
+        if len(of_stage) == len(block.layers):
             yield block
-        elif own:
-            yield replace(block, repeat=len(own), layers=own)
+        elif of_stage:
+            yield replace(block, repeat=len(of_stage), layers=of_stage)
 
 
 def _sent(mesh: Mesh, stage: int, elements: int, dtype: str) -> Block:

@@ -46,12 +46,12 @@ def _format(node: Node, formats: Formats) -> Format | None:
     op = node.op
     if op.unit != "matrix" or not isinstance(op, _PRODUCTS):
         return None
-    found = formats.of(node.part) if node.part and op.label != "bmm" else formats.high
+    form = formats.of(node.part) if node.part and op.label != "bmm" else formats.high
     if node.phase == BACKWARD:  # of a recording: gradients have no scheme of their own (`Gemm.backward`)
-        found = Format(found.dtype)
-    if (op.dtype, getattr(op, "quant", "")) == found or bytes_of(op.dtype) > bytes_of(formats.high.dtype):
+        form = Format(form.dtype)
+    if (op.dtype, getattr(op, "quant", "")) == form or bytes_of(op.dtype) > bytes_of(formats.high.dtype):
         return None
-    return found
+    return form
 
 
 def _in_formats(block: Block, formats: Formats, tables: set[int]) -> tuple[Node, ...]:
@@ -59,27 +59,27 @@ def _in_formats(block: Block, formats: Formats, tables: set[int]) -> tuple[Node,
     nodes: list[Node] = []
     weights: dict[int, Tensor] = {}
     for node in block.nodes:
-        found = _format(node, formats)
-        if found is None:
+        form = _format(node, formats)
+        if form is None:
             nodes.append(node)
             continue
         inputs = []
         for t in node.inputs:
             if t.role == WEIGHT and len(t.axes) > 1 and id(t) not in tables:  # not a bias
                 if id(t) not in weights:
-                    weights[id(t)] = Tensor(t.name, t.axes, t.shape, found.dtype, WEIGHT)
+                    weights[id(t)] = Tensor(t.name, t.axes, t.shape, form.dtype, WEIGHT)
                 t = weights[id(t)]
             inputs.append(t)
-        if _is_narrow(node, found):
-            nodes.append(_quantized_input(node, found.dtype))
+        if _is_narrow(node, form):
+            nodes.append(_quantized_input(node, form.dtype))
             inputs[0] = nodes[-1].outputs[0]
-        nodes.append(replace(node, op=_computing_in(node, found), inputs=tuple(inputs)))
+        nodes.append(replace(node, op=_computing_in(node, form), inputs=tuple(inputs)))
     return tuple(nodes)
 
 
-def _is_narrow(node: Node, found: Format) -> bool:
+def _is_narrow(node: Node, form: Format) -> bool:
     """A narrow product with one weight; experts, whose weights have an axis more, take their tokens as they come."""
-    if not isinstance(node.op, Gemm) or bytes_of(found.dtype) >= 2:
+    if not isinstance(node.op, Gemm) or bytes_of(form.dtype) >= 2:
         return False
     weight = node.inputs[1]
     return weight.role == WEIGHT and len(weight.axes) == 2
@@ -92,15 +92,15 @@ def _quantized_input(node: Node, dtype: str) -> Node:
     return Node(op, name, (x,), (Tensor(name, x.axes, x.shape, dtype),), node.count, scope=node.scope)
 
 
-def _computing_in(node: Node, found: Format) -> Gemm | MoE | Attention:
+def _computing_in(node: Node, form: Format) -> Gemm | MoE | Attention:
     """A node's operator, one of `_PRODUCTS`, in another format."""
     op = node.op
     if isinstance(op, Gemm):
-        return replace(op, dtype=found.dtype, quant=found.quant, quantized=_is_narrow(node, found))
+        return replace(op, dtype=form.dtype, quant=form.quant, quantized=_is_narrow(node, form))
     if isinstance(op, MoE):
-        return replace(op, dtype=found.dtype, quant=found.quant)
+        return replace(op, dtype=form.dtype, quant=form.quant)
     assert isinstance(op, Attention)
-    return replace(op, dtype=found.dtype)
+    return replace(op, dtype=form.dtype)
 
 
 def _split(blocks: tuple[Block, ...], formats: Formats) -> list[tuple[Block, Formats]]:
@@ -111,12 +111,12 @@ def _split(blocks: tuple[Block, ...], formats: Formats) -> list[tuple[Block, For
         if not numbered or not formats.layers:
             parts.extend((block, formats) for block in stretch)
             continue
-        found = [
+        parts_of_node = [
             (Block(_name(block, of, formats), block.nodes, len(layers), block.carried, layers), of)
             for block in stretch
             for of, layers in formats.among(block.layers)
         ]
-        parts.extend(found)
+        parts.extend(parts_of_node)
     if len(parts) == len(blocks):
         return parts
     return _chained(parts)
@@ -130,7 +130,7 @@ def _chained(parts: list[tuple[Block, Formats]]) -> list[tuple[Block, Formats]]:
     """Blocks that may be copies of one another, each on tensors and weights of its own, one layer behind the other."""
     stands_for: dict[int, Tensor] = {}
     last: Tensor | None = None
-    found = []
+    chained = []
     for _, stretch in groupby(parts, lambda part: bool(part[0].layers)):
         for block, formats in sorted(stretch, key=lambda part: part[0].layers[:1]):
             made: set[int] = set()
@@ -146,8 +146,8 @@ def _chained(parts: list[tuple[Block, Formats]]) -> list[tuple[Block, Formats]]:
             carried = (new(block.carried[0]), new(block.carried[1])) if block.carried else None
             if block.layers and carried and block.carried:
                 last = stands_for[id(block.carried[1])] = carried[1]
-            found.append((Block(block.name, nodes, block.repeat, carried, block.layers), formats))
-    return found
+            chained.append((Block(block.name, nodes, block.repeat, carried, block.layers), formats))
+    return chained
 
 
 def saved_bytes(graph: Graph, formats: Formats) -> float:

@@ -61,15 +61,15 @@ def _is_of_scores(node: Node) -> bool:
 def _with_again(backward: tuple[Node, ...], forward: list[Node]) -> tuple[Node, ...]:
     """The backward nodes with the ``forward`` ones before the first that reads what those make, all of them reading
     the tensors that were made again."""
-    again: dict[int, Tensor] = {}
+    copies: dict[int, Tensor] = {}
     first: list[Node] = []
     made: set[int] = set()
     for node in forward:
-        inputs = tuple(instead(again, t) for t in node.inputs)
+        inputs = tuple(instead(copies, t) for t in node.inputs)
         for t in node.outputs:
-            again[id(t)] = t.copied()
+            copies[id(t)] = t.copied()
             made.add(id(t))
-        outputs = tuple(again[id(t)] for t in node.outputs)
+        outputs = tuple(copies[id(t)] for t in node.outputs)
         first.append(
             Node(
                 node.op, node.name, inputs, outputs, node.count, BACKWARD, node.host_calls, node.share, node.part,
@@ -79,7 +79,7 @@ def _with_again(backward: tuple[Node, ...], forward: list[Node]) -> tuple[Node, 
     at = next((i for i, node in enumerate(backward) if any(id(t.storage) in made for t in node.inputs)), len(backward))
     rest = [
         Node(
-            node.op, node.name, tuple(instead(again, t) for t in node.inputs), node.outputs, node.count, node.phase,
+            node.op, node.name, tuple(instead(copies, t) for t in node.inputs), node.outputs, node.count, node.phase,
             node.host_calls, node.share, node.part, node.scope,
         )
         for node in backward[at:]
@@ -92,13 +92,13 @@ def runs_again(node: Node) -> bool:
     return not any(t.role == GRADIENT for t in node.outputs)
 
 
-def instead(again: dict[int, Tensor], tensor: Tensor) -> Tensor:
+def instead(copies: dict[int, Tensor], tensor: Tensor) -> Tensor:
     """What stands for a tensor that was made again, or for a view of one; else the tensor itself."""
-    found = again.get(id(tensor))
-    if found is None:
-        found = tensor
+    copy = copies.get(id(tensor))
+    if copy is None:
+        copy = tensor
         if tensor.base is not None:
-            base = instead(again, tensor.base)
-            found = tensor if base is tensor.base else tensor.copied(base)
-        again[id(tensor)] = found
-    return found
+            base = instead(copies, tensor.base)
+            copy = tensor if base is tensor.base else tensor.copied(base)
+        copies[id(tensor)] = copy
+    return copy

@@ -46,9 +46,9 @@ def sample(graph: Graph, engine: Engine, rows: int, vocab: int, sampling: str = 
         x = put(Elementwise(_DTYPE, "div_scalar", elements), "temperature", x)
         release = engine.vintage()
         known = None if release is None else release.sampler
-        again = SORTED_BYTES if known is None else known.truncation_bytes
-        if choice in again:
-            x = put(Elementwise(_DTYPE, "topk", elements, 0, extra_bytes=again[choice] * elements), choice, x)
+        extra_bytes = SORTED_BYTES if known is None else known.truncation_bytes
+        if choice in extra_bytes:
+            x = put(Elementwise(_DTYPE, "topk", elements, 0, extra_bytes=extra_bytes[choice] * elements), choice, x)
         x = put(Softmax(_DTYPE, rows, vocab), "softmax", x)
         x = put(Elementwise(_DTYPE, "fill", elements), "noise", x)
         x = put(Elementwise(_DTYPE, "div", elements), "draw", x)

@@ -70,15 +70,15 @@ def products_beside(nodes: Sequence[Node]) -> dict[int, int]:
         if node.op.unit == "matrix":
             for t in node.inputs:
                 reader.setdefault(id(t.storage), i)
-    found = {}
+    beside_of = {}
     for i in pieces:
         node = nodes[i]
         gathers = isinstance(node.op, Collective) and node.op.kind == "all_gather"
         tensors, places = (node.outputs, reader) if gathers else (node.inputs, maker)
         beside = next((places[id(t.storage)] for t in tensors if id(t.storage) in places), None)
         if beside is not None and nodes[beside].op.unit == "matrix":
-            found[i] = beside
-    return found
+            beside_of[i] = beside
+    return beside_of
 
 
 #: Pieces of a product whose result is reduced. Source: Transformer Engine 1.13 pytorch/module/base.py:279-307 (method

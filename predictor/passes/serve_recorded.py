@@ -56,13 +56,13 @@ def as_served(graph: Graph, engine: Engine) -> Graph:
 def _normed(nodes: Sequence[Node], read: Counter[int]) -> list[Node]:
     """With one kernel in place of each norm's chain, which does the residual sum that it reads. ``read``: by id of a
     storage, how often it is."""
-    found: list[Node] = []
+    normed: list[Node] = []
     for _, run in groupby(nodes, key=lambda node: node.scope):
         chain = list(run)
         node = _norm_of(chain)
-        found += [node] if node is not None else chain
+        normed += [node] if node is not None else chain
     summed: list[Node] = []
-    for node in found:
+    for node in normed:
         ahead = summed[-1] if summed else None
         if isinstance(node.op, Norm) and ahead is not None and _is_sum(ahead) and _reads(node, ahead):
             kept = read[id(ahead.outputs[0])] > _times(node, ahead)
@@ -77,23 +77,23 @@ def _normed(nodes: Sequence[Node], read: Counter[int]) -> list[Node]:
 
 def _gated(nodes: Sequence[Node], read: Counter[int]) -> list[Node]:
     """With one kernel in place of an activation function and the product with the other half that alone reads it."""
-    found: list[Node] = []
+    kept: list[Node] = []
     made: dict[int, int] = {}  # by id of a storage, the place of the activation function that makes it
     for node in nodes:
         op = node.op
         gate = next((made[id(t.storage)] for t in node.inputs if id(t.storage) in made), None)
         if gate is not None and isinstance(op, Elementwise) and op.fn == "mul" and len(node.inputs) == 2:
-            ahead = found[gate]
+            ahead = kept[gate]
             other = next(t for t in node.inputs if t.storage is not ahead.outputs[0])
             if other.elements == op.elements and read[id(ahead.outputs[0])] == 1:
                 kernel = Elementwise(op.dtype, _GATES[ahead.op.fn], op.elements)  # type: ignore[attr-defined]
                 node = replace(node, op=kernel, inputs=(ahead.inputs[0], other))
-                del found[gate]
+                del kept[gate]
                 made = {key: place - (place > gate) for key, place in made.items() if place != gate}
         elif isinstance(op, Elementwise) and op.fn in _GATES and len(node.inputs) == 1:
-            made[id(node.outputs[0])] = len(found)
-        found.append(node)
-    return found
+            made[id(node.outputs[0])] = len(kept)
+        kept.append(node)
+    return kept
 
 
 def _norm_of(chain: list[Node]) -> Node | None:
@@ -164,24 +164,24 @@ def _cached(nodes: Sequence[Node], on: Fusion) -> list[Node]:
     for node in nodes:
         for t in node.inputs:
             reads.setdefault(id(t.storage), []).append(node)
-    found: list[Node] = []
+    kept: list[Node] = []
     for node in nodes:
         new = [t for t in node.inputs if id(t.storage) in made]
         after = reads.get(id(node.outputs[0].storage), ()) if node.outputs else ()
         if not (_is_join(node) and len(new) == 1 and after and len(node.inputs) <= 2):
-            found.append(node)
+            kept.append(node)
             continue
         call = next((r.op for r in after if isinstance(r.op, Attention)), None)
         if call is None and not any(isinstance(r.op, Gemm) and r.op.kind == "bmm" for r in after):
-            found.append(node)
+            kept.append(node)
             continue
         step = DECODE if call is not None and call.q_len == 1 and call.kv_len > 1 else PREFILL
         if call is not None and on.engine.serves and step in on.engine.appends:
             on.stands_for[id(node.outputs[0])] = new[0]
             continue
         copy = Elementwise(node.op.dtype, "copy", new[0].elements, in_dtype=new[0].dtype)
-        found.append(replace(node, op=copy, inputs=(new[0],)))
-    return found
+        kept.append(replace(node, op=copy, inputs=(new[0],)))
+    return kept
 
 
 def _products(nodes: Sequence[Node], on: Fusion) -> list[Node]:
@@ -200,41 +200,41 @@ def _products(nodes: Sequence[Node], on: Fusion) -> list[Node]:
                 key = (node.scope.rpartition(".")[0], op.dtype, op.quant, op.bias, id(on.of(node.inputs[0])))
                 groups.setdefault(key, []).append(node)
     joined = {id(node): group for group in groups.values() if len(group) > 1 for node in group}
-    found: list[Node] = []
+    kept: list[Node] = []
     for node in nodes:
         alike = joined.get(id(node))
         if alike is None:
-            found.append(node)
+            kept.append(node)
         elif alike[0] is node:
             scope = ".".join((node.scope.rpartition(".")[0], "+".join(n.scope.rpartition(".")[2] for n in alike)))
-            found.append(replace(one_product([replace(n, scope=scope.strip(".")) for n in alike], on), host_calls=1))
-    return found
+            kept.append(replace(one_product([replace(n, scope=scope.strip(".")) for n in alike], on), host_calls=1))
+    return kept
 
 
 def _rotated(nodes: Sequence[Node], on: Fusion) -> list[Node]:
     """With one kernel that rotates queries and keys, or with none where the attention call does."""
-    found = list(nodes)
+    kept = list(nodes)
     for call in nodes:
         if not isinstance(call.op, Attention) or len(call.inputs) < 2:
             continue
         scope = call.scope
-        wanted = {id(on.of(t).storage) for t in call.inputs[:2]}
+        needed = {id(on.of(t).storage) for t in call.inputs[:2]}
         chain: list[Node] = []
-        for node in reversed(found[: found.index(call)]):
+        for node in reversed(kept[: kept.index(call)]):
             if node.scope != scope or not isinstance(node.op, Elementwise):
                 continue
-            if any(id(t.storage) in wanted for t in node.outputs) and not any(t.role == WEIGHT for t in node.inputs):
+            if any(id(t.storage) in needed for t in node.outputs) and not any(t.role == WEIGHT for t in node.inputs):
                 chain.insert(0, node)
-                wanted |= {id(on.of(t).storage) for t in node.inputs}
-        fused = _rotary(chain, call, found, on)
+                needed |= {id(on.of(t).storage) for t in node.inputs}
+        fused = _rotary(chain, call, kept, on)
         if fused is not None:
             gone = {id(node) for node in chain}
-            last = max(found.index(node) for node in chain)
-            found = [
-                new for i, node in enumerate(found)
+            last = max(kept.index(node) for node in chain)
+            kept = [
+                new for i, node in enumerate(kept)
                 for new in ([*fused] if i == last else [] if id(node) in gone else [node])
             ]  # fmt: skip
-    return found
+    return kept
 
 
 def _rotary(chain: list[Node], call: Node, nodes: list[Node], on: Fusion) -> list[Node] | None:

@@ -99,12 +99,12 @@ class _RankGraph:
         self.unread: dict[int, _Made] = {}
 
     def graph(self, graph: Graph) -> Graph:
-        found = [self._nodes(block) for block in graph.blocks]
+        of_blocks = [self._nodes(block) for block in graph.blocks]
         for made in self.unread.values():
             self._gather(made)
-        if all(nodes is None for nodes, _ in found):
+        if all(nodes is None for nodes, _ in of_blocks):
             return graph
-        blocks = [self._block(block, *of_block) for block, of_block in zip(graph.blocks, found, strict=True)]
+        blocks = [self._block(block, *of_block) for block, of_block in zip(graph.blocks, of_blocks, strict=True)]
         return replace(graph, blocks=tuple(blocks))
 
     def _block(self, block: Block, nodes: list[Node] | None, after: dict[int, list[Node]]) -> Block:
@@ -127,10 +127,10 @@ class _RankGraph:
         changed = False
         self.gathered.clear()
         for i, node in enumerate(block.nodes):
-            if self.layout.soft and (found := self._mixed(node, i, after)) is not None:
+            if self.layout.soft and (on_ranks := self._mixed(node, i, after)) is not None:
                 changed = True
-                self._among_ranks(found, i, after, made)
-                nodes.append(found[0])
+                self._among_ranks(on_ranks, i, after, made)
+                nodes.append(on_ranks[0])
                 continue
             if self.layout.soft and isinstance(node.op, Elementwise) and node.op.fn == "quantize":
                 self.narrowed[id(node.outputs[0])] = id(node.inputs[0].storage)
@@ -261,12 +261,12 @@ class _RankGraph:
         return self.gathered[key]
 
     def _among_ranks(
-        self, found: tuple[Node, list[Piece], tuple[str, ...], bool], i: int, after: dict[int, list[Node]],
+        self, mixed: tuple[Node, list[Piece], tuple[str, ...], bool], i: int, after: dict[int, list[Node]],
         made: list[_Made],
     ) -> None:  # fmt: skip
         """Notes the results of a mixed node that are partial sums: what reads them has them made whole, each on the
         rank that has its tokens where they are softly split, else on all."""
-        node, outputs, hard, sums = found
+        node, outputs, hard, sums = mixed
         results = list(node.outputs)
         for j, piece in enumerate(outputs):
             of = node.op.made_of(j)
@@ -280,35 +280,35 @@ class _RankGraph:
 
     def _whole(self, t: Tensor) -> Piece:
         """A softly split tensor where it is gathered, or not yet summed."""
-        found = self.wholes.get(id(t))
-        if found is None:
+        piece = self.wholes.get(id(t))
+        if piece is None:
             cut = self._soft(t)
-            own = self.pieces.get(id(t)) or self._cut(t)
+            present = self.pieces.get(id(t)) or self._cut(t)
             assert cut is not None
-            shape = (*own.local.shape[: cut.place], t.shape[cut.place], *own.local.shape[cut.place + 1 :])
-            split = {name: sizes for name, sizes in own.split.items() if name != cut.name}
-            over = tuple(axis for axis in own.over if axis != cut.over[0])
+            shape = (*present.local.shape[: cut.place], t.shape[cut.place], *present.local.shape[cut.place + 1 :])
+            split = {name: sizes for name, sizes in present.split.items() if name != cut.name}
+            over = tuple(axis for axis in present.over if axis != cut.over[0])
             local = t if shape == t.shape and not over else Tensor(t.name, t.axes, shape, t.dtype, t.role, t.segments)
-            found = self.wholes[id(t)] = Piece(t, local, split, over)
-        return found
+            piece = self.wholes[id(t)] = Piece(t, local, split, over)
+        return piece
 
     def _summed(self, node: Node) -> list[tuple[int, _Made]]:
         """The inputs of a node that are partial sums and stay so in its result; others are made whole before it."""
-        found = [
+        sums = [
             (j, made)
             for j, t in enumerate(node.inputs)
             if (made := self.partial.get(id(t) if t.base is None else id(t.storage))) is not None
         ]
-        if not found:
-            return found
+        if not sums:
+            return sums
         partial = [False] * len(node.inputs)
-        for j, made in found:
-            partial[j] = made.over == found[0][1].over and node.inputs[j].depth <= 1
-        if all(partial[j] for j, _ in found) and node.op.stays_partial(partial):
-            for _, made in found:
+        for j, made in sums:
+            partial[j] = made.over == sums[0][1].over and node.inputs[j].depth <= 1
+        if all(partial[j] for j, _ in sums) and node.op.stays_partial(partial):
+            for _, made in sums:
                 made.kept = True
-            return found
-        for _, made in found:
+            return sums
+        for _, made in sums:
             if self.partial.pop(id(made.piece.whole), None) is not None:
                 self._reduce(made)
         return []

@@ -92,11 +92,11 @@ def _attention(node: Node, op: Attention, all_keys: int, mesh: Mesh, ulysses: in
     if op.heads % ulysses or op.kv_heads % ulysses:
         raise RequestError(f"--cp {cp}: {ulysses} ranks do not divide {op.heads} heads; expected --cp-comm ring")
     joint = max(0, (cp * op.kv_len - all_keys) // (cp - 1))  # keys that every rank has
-    own = op.kv_len - joint
+    text = op.kv_len - joint
     queries = op.batch * op.heads * op.q_len * op.head_dim
-    keys = op.batch * op.kv_heads * own * op.head_dim
+    keys = op.batch * op.kv_heads * text * op.head_dim
     step = replace(op, heads=op.heads // ulysses, kv_heads=op.kv_heads // ulysses, q_len=op.q_len * ulysses,
-                   kv_len=own * ulysses)  # fmt: skip
+                   kv_len=text * ulysses)  # fmt: skip
     if ulysses > 1:
         for elements in (queries, keys, keys * op.value_dim // op.head_dim):
             yield from _exchange(node, mesh, op, elements, ulysses, node.inputs[:1])
@@ -133,13 +133,13 @@ def _message(mesh: Mesh, dtype: str, size: int) -> Op:
 
 def _rim(op: Convolution, whole: Convolution) -> int:
     """Bytes of the rows beyond its part that a convolution reads, of one side; 0 where windows do not overlap."""
-    found = 0
+    rim_bytes = 0
     for side, kernel in (("in_d", op.kernel_d), ("in_h", op.kernel_h), ("in_w", op.kernel_w)):
         size = getattr(op, side)
         if getattr(whole, side) != size and kernel > op.stride:
             rows = op.batch * op.in_channels * op.in_d * op.in_h * op.in_w // size
-            found += round(rows * (kernel - op.stride) * op.itemsize)
-    return found
+            rim_bytes += round(rows * (kernel - op.stride) * op.itemsize)
+    return rim_bytes
 
 
 def _as(node: Node, op: Op, calls: int) -> Node:

@@ -59,9 +59,9 @@ def _unpacked(node: Node, weight: Tensor, quant: str) -> tuple[Tensor, Node]:
 def spared_bytes(graph: Graph, itemsize: float) -> float:
     """Bytes by which the stored weights of a graph, one copy for each run of a block, are fewer than with ``itemsize``
     bytes an element."""
-    found = {
+    spared = {
         id(node.inputs[0]): (node.op.elements * itemsize - node.op.read_bytes) * block.repeat
         for block in graph.blocks if block.backward_of is None for node in block.nodes
         if isinstance(node.op, Elementwise) and node.name.endswith(_NAME)
     }  # fmt: skip
-    return sum(found.values())
+    return sum(spared.values())
