@@ -17,8 +17,8 @@ from accuracy_tables import HEAD, RULE, figures, pct, tilecast
 from constant_set import RESAMPLES, paired_difference, write_constant_set
 
 from predictor.data import dataset
+from predictor.data.frame import Frame
 
-Frame = Any
 FloatArray = npt.NDArray[np.float64]
 
 GPUS = ("p4", "p100-pcie-16gb", "t4", "v100-pcie-32gb", "a100-pcie-40gb")

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from accuracy_tables import pct, tilecast
 
-Frame = Any
+from predictor.data.frame import Frame
+
 SUITES = ("pipeweave_e2e", "splitwise", "fastertransformer_gpt", "fastertransformer_bert")
 HEAD = "| cells | n | mean | median | p90 | signed | inside 80 % interval |"
 RULE = "| --- | --: | --: | --: | --: | --: | --: |"

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from predictor.data.frame import Frame
 from predictor.files.read import atomic_write
 from predictor.fit.evaluate import as_json, predict_rows
 from predictor.fit.publish import write_estimator
@@ -20,7 +21,6 @@ from predictor.kernels.efficiency.estimator import ANY
 from predictor.kernels.stored import SCHEMA_VERSION
 from predictor.ops import OPERATORS
 
-Frame = Any
 FloatArray = npt.NDArray[np.float64]
 
 

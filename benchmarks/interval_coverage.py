@@ -37,7 +37,6 @@ FP32 = ("p4", "p100-pcie-16gb", "t4", "v100-pcie-32gb", "a100-pcie-40gb")
 FITS = {"gemm": fit_serving.fit_gemm, "attention": fit_serving.fit_attention, "moe": fit_serving.fit_moe}
 LEFT_OUT = [((gpu,), gpu) for gpu in SERVING_GPUS] + [(("h100-sxm", "h200-sxm"), g) for g in ("h100-sxm", "h200-sxm")]
 RULE = "| left out | operator | rows | inside | median width |\n| --- | --- | --: | --: | --: |"
-Frame = Any
 
 
 class WithIntervals:

@@ -20,7 +20,6 @@ import argparse
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +35,7 @@ from predictor.data import (  # noqa: E402
     dataset,
     sampling,
 )
+from predictor.data.frame import Frame  # noqa: E402
 from predictor.fit.evaluate import predict_rows  # noqa: E402
 from predictor.hardware.gpu import load_gpu  # noqa: E402
 from predictor.kernels.artifact import load_artifacts  # noqa: E402
@@ -45,7 +45,6 @@ from predictor.kernels.stored import read_weights  # noqa: E402
 
 GPUS = ("p4", "p100-pcie-16gb", "t4", "v100-pcie-32gb", "a100-pcie-40gb")
 ROWS = (5, 20, 64)
-Frame = Any
 
 
 class OnlyGemm:

@@ -18,6 +18,7 @@ from dataclasses import MISSING
 from pathlib import Path
 from typing import Any
 
+from predictor.data.frame import Frame
 from predictor.data.parquet import as_frame, read_arrow
 from predictor.data.row_values import check_values
 from predictor.data.schema import BY_NAME, COLUMNS, INT64, REQUIRED, SCHEMA_VERSION, cell, op_class, op_fields
@@ -34,7 +35,6 @@ __all__ = [
     "replace_file", "same_case", "sidecar", "to_frame", "to_table", "validate", "write",
 ]  # fmt: skip
 
-Frame = Any  # pandas.DataFrame; pandas is imported where it is used
 _KEY = b"tilecast"
 _SUFFIXES = (".parquet", ".csv")
 _HARNESS = "measurements.parquet"  # the harness' own rows, which `tilecast dataset import microbench` reads

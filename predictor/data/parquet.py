@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from predictor.data.frame import Frame
 from predictor.errors import SpecError
 from predictor.files.archives import check_table
 from predictor.files.extras import require
 from predictor.files.read import LARGEST_TABLE, check_header, check_plain
-
-Frame = Any  # pandas.DataFrame
 
 
 def read_arrow(path: Path, expected: str = "a parquet file") -> Any:

@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from predictor.data import dataset
+from predictor.data.frame import Frame
 from predictor.data.row_values import row_name
 from predictor.data.schema import OP_COLUMNS, TILE_PROBE
 from predictor.errors import SpecError, TilecastError
 from predictor.files.extras import require
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.ops.roofline import TOLERANCE, roofline
-
-Frame = Any
 
 TOO_FAST, TOO_SLOW, REPEATED = "beats_roofline", "far_above_roofline", "repeated"
 #: A row is too slow beyond so many times (its cold roofline + 0.1 ms of host). Chosen by looking at 4.2 million public

@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from predictor.data.frame import Frame
 from predictor.data.plausible import add_flag
 from predictor.data.schema import OP_COLUMNS
 from predictor.errors import UnsupportedError
 from predictor.hardware.generation import chip
 from predictor.hardware.gpu import GPUSpec
 
-Frame = Any
 BoolArray = npt.NDArray[np.bool_]
 
 FEWER_SLOWER, LESSER_FASTER, LINK_SLOW = "slower_than_more_rows", "slower_than_lesser_board", "far_below_its_link"

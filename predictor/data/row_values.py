@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING
 from typing import Any
 
+from predictor.data.frame import Frame
 from predictor.data.schema import BY_NAME, CACHE_STATES, COLUMNS, PROTOCOLS, REQUIRED, op_class, op_fields
 from predictor.errors import SpecError, UnknownNameError, nearest, printable
 from predictor.files.extras import require
@@ -20,8 +21,6 @@ from predictor.ops.base import BACKWARD, FORWARD
 from predictor.ops.collective import KINDS as COLLECTIVES
 from predictor.ops.elementwise import FUNCTIONS
 from predictor.ops.optimizer import KINDS as OPTIMIZERS
-
-Frame = Any
 
 #: Guards against sizes that no operator on one GPU has: 100 times the bytes of its memory.
 _LARGEST = 1e13

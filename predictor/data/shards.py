@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from predictor.data import dataset
+from predictor.data.frame import Frame
 from predictor.data.schema import BY_NAME, COLUMNS, SCHEMA_VERSION
 from predictor.files.extras import require
 from predictor.ops import OPERATORS
-
-Frame = Any
 
 #: Of a shard's metadata: what says where its rows are from.
 KEY = b"tilecast"

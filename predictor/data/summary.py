@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from predictor.data.frame import Frame
 from predictor.data.schema import OP_COLUMNS
 from predictor.files.extras import require
-
-Frame = Any  # pandas.DataFrame
 
 #: Columns by which two rows measure the same thing.
 _SAME = (

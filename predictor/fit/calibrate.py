@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.data import dataset
+from predictor.data.frame import Frame
 from predictor.data.importers import table
 from predictor.data.plausible import keep_apart
 from predictor.data.plausible_tables import TABLE_FLAGS, keep_tables_apart
@@ -48,7 +49,6 @@ from predictor.kernels.memory_bound.estimator import MemoryBound
 from predictor.kernels.stored import read_weights
 
 FloatArray = npt.NDArray[np.float64]
-Frame = Any
 
 #: Rows of one estimator: fewest (of serving kernels, whose core has eight constants for each variant; of one system's
 #: collectives), most; and fewest in all. Chosen by hand, not from data.

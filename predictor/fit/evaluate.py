@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.data import dataset
+from predictor.data.frame import Frame
 from predictor.errors import RequestError, SpecError, TilecastError
 from predictor.files import outputs
 from predictor.files.extras import require
@@ -27,7 +28,6 @@ from predictor.ops.base import Op
 from predictor.ops.gemm import Gemm
 from predictor.request.numbers import LATER
 
-Frame = Any
 FloatArray = npt.NDArray[np.float64]
 
 #: Rows that one call of the estimators takes: guards against the memory that a large data set would take at once.

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.data import dataset
+from predictor.data.frame import Frame
 from predictor.data.plausible import check_gpus, keep_apart, refuse_repeats
 from predictor.data.plausible_tables import keep_tables_apart
 from predictor.errors import RequestError, unknown_name
@@ -30,7 +31,6 @@ from predictor.kernels.artifact import ArtifactSet
 from predictor.kernels.gemm.tiles import FEWEST, is_probe
 from predictor.kernels.stored import SCHEMA_VERSION
 
-Frame = Any
 #: Key of what is known of a file: estimator -> digest of its rows in the file.
 _BY_ESTIMATOR = "by_estimator"
 Fit = Callable[[Frame, Mapping[str, GPUSpec], int], tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]]

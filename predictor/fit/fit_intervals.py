@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.data import dataset
+from predictor.data.frame import Frame
 from predictor.errors import TilecastError
 from predictor.files.extras import require
 from predictor.fit.evaluate import predict_rows
@@ -42,7 +43,6 @@ from predictor.ops.base import Op
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
-Frame = Any
 Fit = Callable[..., tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]]
 
 #: Rows of a GPU, operator and dtype that fits are given: those that draw a bounded number by themselves, boosted trees

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Frame = Any
+from predictor.data.frame import Frame
 
 FEW_ROWS = "predictor.kernels.efficiency.fit:fit_efficiency"
 #: Of products that have tile probes, and no or few other rows.

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from predictor.data.frame import Frame
 from predictor.kernels.artifact import ArtifactSet, RooflineOnly
 
 
@@ -91,7 +92,6 @@ def _cell(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.2f} %"
 
 
-Frame = Any
 FloatArray = npt.NDArray[np.float64]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from predictor.data.frame import Frame
 from predictor.engines.vintage import NO_LIMIT, Setting
 from predictor.errors import TilecastError
 from predictor.files.extras import require
@@ -21,8 +22,6 @@ from predictor.serving.deployment import Options, deploy
 from predictor.serving.disaggregated import Apart, costs_apart, serve_apart
 from predictor.serving.goals import Statistic, mean_of, median_of, ranges_of
 from predictor.serving.simulator import Served, serve, sizes_of
-
-Frame = Any
 
 
 def forecast_cases(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from predictor import engines
 from predictor.data import dataset
+from predictor.data.frame import Frame
 from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.blocks import core as blocks
 from predictor.kernels.blocks.estimator import DTYPE, runner
@@ -18,8 +18,6 @@ from predictor.kernels.device import Device
 from predictor.kernels.fitting.boosting import BoosterSettings
 from predictor.kernels.fitting.serving import Family, fit_family
 from predictor.kernels.fitting.serving_rows import VariantRows
-
-Frame = Any
 
 
 def block_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[VariantRows]:

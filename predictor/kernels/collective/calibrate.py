@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor import engines
+from predictor.data.frame import Frame
 from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.collective import fit as fit_collective
 from predictor.kernels.collective.core import OWN, Constants, Own
 from predictor.kernels.fitting.adapt import (
     AdaptedArtifact,
-    Frame,
     Question,
     Told,
     Trial,

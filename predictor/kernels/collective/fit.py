@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.data.dataset import ops_of
+from predictor.data.frame import Frame
 from predictor.engines import EAGER
 from predictor.engines.releases import is_version
 from predictor.errors import RequestError
@@ -27,7 +28,6 @@ from predictor.kernels.fitting.adapt import of_rows
 from predictor.kernels.fitting.family import FamilyFit, Fitted, Law, SearchStage, fit
 from predictor.ops.roofline import FloatArray
 
-Frame = Any
 IntArray = npt.NDArray[np.int64]
 _T = TypeVar("_T", CollectiveCalls, Device, OwnKernels)
 

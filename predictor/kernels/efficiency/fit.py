@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.data.dataset import ops_of
+from predictor.data.frame import Frame
 from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.efficiency.estimator import ANY
 from predictor.kernels.fitting.family import FamilyFit, Fitted, Law, SearchStage, fit
 from predictor.ops import OPERATORS
 from predictor.ops.roofline import roofline
 
-Frame = Any
 FloatArray = npt.NDArray[np.float64]
 
 

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from predictor.data.frame import Frame
 from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.base import eager_seconds, overhead
 from predictor.kernels.device import Device
@@ -32,7 +33,6 @@ from predictor.kernels.fitting.solve import solve
 from predictor.kernels.gaussian import Adapted, Process, covariance
 from predictor.ops.roofline import FloatArray
 
-Frame = Any  # pandas.DataFrame
 Weights = dict[str, npt.NDArray[Any]]
 
 #: The host's time after a launch is at least so long; how often a search may try; rounds of a search, between which

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor import engines
+from predictor.data.frame import Frame
 from predictor.data.sampling import cells, one_of_each, spread_out
 from predictor.data.schema import CUDA_GRAPH
 from predictor.engines import EAGER
@@ -25,7 +26,7 @@ from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.attention.estimator import DECODE, PREFILL
 from predictor.kernels.device import Device, describe_device
 from predictor.kernels.fitting import adapt
-from predictor.kernels.fitting.adapt import AdaptedArtifact, Frame, Question, RowsView, Told, Trial, Weights
+from predictor.kernels.fitting.adapt import AdaptedArtifact, Question, RowsView, Told, Trial, Weights
 from predictor.kernels.fitting.serving import ATTENTION, GEMM, MOE, Family
 from predictor.kernels.fitting.serving_rows import ROW_DTYPES, VariantRows, expressible
 from predictor.kernels.gaussian import Adapted, Process

@@ -20,7 +20,6 @@ from predictor.kernels.fitting.solve import Solution, solve
 from predictor.kernels.named import Named
 from predictor.ops.roofline import FloatArray
 
-Frame = Any  # pandas.DataFrame
 #: (manifest, arrays) of an estimator.
 Fitted = tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from predictor import engines
+from predictor.data.frame import Frame
 from predictor.hardware.generation import generation, runs_mma
 from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.attention import core as attention
@@ -40,8 +41,6 @@ from predictor.kernels.moe import core as moe
 from predictor.kernels.named import Named
 from predictor.kernels.residual import ANY_GPU, MMA_GPUS, SHARED
 from predictor.ops.roofline import FloatArray
-
-Frame = Any
 
 #: Rows that the constants of one core are fitted on, their pull toward their start against the rows' errors, and what
 #: the trees of a measured GPU may say at most (a factor of 12): chosen by hand, not from data.

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor import engines
+from predictor.data.frame import Frame
 from predictor.engines.library import EXPERT_KERNELS, TABLES_WORD, TRITON
 from predictor.engines.releases import age, is_version
 from predictor.formats.dtypes import bytes_of
@@ -25,8 +26,6 @@ from predictor.kernels.moe import core as moe
 from predictor.kernels.moe import estimator as serving_moe
 from predictor.ops.roofline import FloatArray
 from predictor.ops.routing import Loads, expert_loads, exponent_of
-
-Frame = Any
 
 #: dtypes whose rows the serving estimators are fitted on.
 ROW_DTYPES = ("bf16", "fp8", "int8", "mxfp8", "nvfp4")

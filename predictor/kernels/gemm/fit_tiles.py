@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor import engines
+from predictor.data.frame import Frame
 from predictor.engines import EAGER
 from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.device import describe_device
@@ -25,7 +26,6 @@ from predictor.kernels.gemm.core import FEATURES, Constants
 from predictor.kernels.gemm.tiles import FEWEST, gaps, is_probe, teach, tile_parts
 from predictor.kernels.residual import ANY_GPU
 
-Frame = Any
 _START = cast(Constants, GEMM.start(""))
 
 

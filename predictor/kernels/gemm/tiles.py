@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor import engines
+from predictor.data.frame import Frame
 from predictor.data.schema import TILE_PROBE
 from predictor.engines import EAGER
 from predictor.formats.quantization import activation_bytes, variant, weight_bytes
@@ -27,7 +28,6 @@ from predictor.kernels.fitting.solve import Solution, solve
 from predictor.kernels.gemm.core import Constants, Shapes, Tiles, core_time
 from predictor.ops.roofline import FloatArray
 
-Frame = Any
 BoolArray = npt.NDArray[np.bool_]
 
 #: A probe whose loop over K calls a product of the processor's library for every turn.

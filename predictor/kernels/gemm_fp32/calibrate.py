@@ -18,12 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.data import dataset
+from predictor.data.frame import Frame
 from predictor.engines import EAGER
 from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.base import make_batch
 from predictor.kernels.device import Device
 from predictor.kernels.fitting import adapt
-from predictor.kernels.fitting.adapt import AdaptedArtifact, Frame, Question, RowsView, Told, Trial, eager, overheads
+from predictor.kernels.fitting.adapt import AdaptedArtifact, Question, RowsView, Told, Trial, eager, overheads
 from predictor.kernels.fitting.solve import Unknowns
 from predictor.kernels.gemm_fp32 import core as sgemm
 from predictor.kernels.gemm_fp32.estimator import FP32, Fp32Gemm

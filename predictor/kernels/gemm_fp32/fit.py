@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from predictor.data.frame import Frame
 from predictor.errors import SpecError
 from predictor.hardware.generation import generation
 from predictor.hardware.gpu import GPUSpec
@@ -39,7 +40,6 @@ from predictor.kernels.residual import ANY_GPU
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
-Frame = Any  # pandas.DataFrame
 
 ROWS_PER_GROUP = 2500  # rows drawn of a GPU and layout: chosen by hand, not from data
 #: A library's kernel is a candidate where it ran in this share of a layout's rows: chosen by hand, not from data.

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from predictor.data.frame import Frame
 from predictor.data.schema import to_op
 from predictor.errors import SpecError
 from predictor.hardware.gpu import GPUSpec
@@ -32,7 +33,6 @@ from predictor.kernels.memory_bound.estimator import DTYPES, FAMILIES, MEMORY_TY
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
-Frame = Any  # pandas.DataFrame
 
 OPS = ("elementwise", "softmax", "norm")
 #: Rows drawn of a GPU and operator, and the latency from which on they count in full: chosen by hand, not from data.

@@ -3,6 +3,18 @@
 The core: rows padded to a tile for every active expert, the weights of the active experts through DRAM (or L2 where
 they fit), and a fixed number of clock cycles for the kernels around them. How many experts are active, with how many
 rows, is the routing's (`predictor.ops.routing`).
+
+    tiles_s   = max(tiles / SMs, 1) x step_s x (K / 64 + 2)
+    step_s    = hypot(128 x 128 x t x slowed x SMs / peak, 64 x (128 + t) x itemsize / supply)
+    compute_s = tiles_s of up and gate + tiles_s of down, of the t whose sum is least
+    memory_s  = weights x ((1 - resident) / dram + resident / l2)
+    core_s    = (compute_s^3 + memory_s^3)^(1/3) + activations x token_s_per_byte / bandwidth + overhead_cycles / clock
+
+A tile has t = 16, 32, 64 or 128 rows and 128 columns; tiles = (tiles of t rows of all experts) x ceil(columns / 128). K
+is hidden for up and gate, and width = intermediate / tp for down. slowed = (t + tile_penalty) / (t x efficiency) at the
+full tensor rate (`Device.slowed`); supply is in bytes/s of an SM. In bytes: weights = active x matrices x hidden x
+width x itemsize; activations = rows x (2 hidden + matrices x width) x 2. Marlin's kernels, which share out stripes of
+the weights, may leave SMs without a tile's worth (no max), and those with two tiles take t by the number of tokens.
 """
 
 from __future__ import annotations
