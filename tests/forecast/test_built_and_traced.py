@@ -152,7 +152,7 @@ def test_a_class_that_no_reader_knows_is_served_as_one_that_is_alike(folder: Pat
             built = asked(config(folder, known), mode, execution=engine, dtype=dtype)
             traced = asked(config(folder, other, **more), mode, execution=engine, dtype=dtype)
             check_alike(built, traced, (other, mode, engine, dtype))
-            assert any("no reader knows" in note for note in traced.prediction.notes)
+            assert any("which Tilecast does not know" in note for note in traced.prediction.notes)
 
 
 def test_a_narrow_format_changes_time_and_memory_of_any_module(folder: Path) -> None:
