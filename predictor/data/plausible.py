@@ -197,13 +197,13 @@ def repeats(frame: Frame, but: Sequence[str] = ()) -> Any:
     a copy weighs nothing. Two measurements of one shape are two rows of a source."""
     np, pd = require("numpy"), require("pandas")
     origin = [name for name in ("source_file", "source_row") if name not in but]
-    found = np.zeros(len(frame), dtype=bool)
+    repeated = np.zeros(len(frame), dtype=bool)
     near = np.flatnonzero(frame.duplicated(origin, keep=False).to_numpy())
     if len(near):
         part = frame.iloc[near].drop(columns=list(but))
         text = {name: str for name in part.columns if part[name].dtype == "category"}
-        found[near] = pd.util.hash_pandas_object(part.astype(text), index=False).duplicated().to_numpy()
-    return found
+        repeated[near] = pd.util.hash_pandas_object(part.astype(text), index=False).duplicated().to_numpy()
+    return repeated
 
 
 def refuse_repeats(parts: Sequence[tuple[Path, Frame]]) -> None:
