@@ -172,7 +172,7 @@ def exchange_heads(graph: Graph, how: Lowering) -> Graph:
 
 def share_experts(graph: Graph, how: Lowering) -> Graph:
     """Experts shared out among the GPUs of a mesh, in training."""
-    if how.among is None:
+    if how.among is None or not how.model.supports(Feature.EXPERTS):
         return graph
     from predictor.passes import expert_parallel
 
