@@ -233,8 +233,10 @@ def above_kin(rows: Frame) -> tuple[Any, Any]:
     for step in range(1, min(_NEXT, len(order) - 1) + 1):
         fits = (table[step:] == table[:-step]) & (size[step:] >= size[:-step]).all(axis=1)
         before, after = slice(None, -step), slice(step, None)
-        for side, own, other in ((0, before, after), (1, after, before)):
-            use = fits & (count[side, own] < _KIN)
-            longest[side, own] = np.where(use, np.maximum(longest[side, own], logs[other]), longest[side, own])
-            count[side, own] += use
+        for side, near_side, other in ((0, before, after), (1, after, before)):
+            use = fits & (count[side, near_side] < _KIN)
+            longest[side, near_side] = np.where(
+                use, np.maximum(longest[side, near_side], logs[other]), longest[side, near_side]
+            )
+            count[side, near_side] += use
     return order, np.where(count[0] == _KIN, logs - longest.max(axis=0), -np.inf)
