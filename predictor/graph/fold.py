@@ -382,8 +382,3 @@ def _without(blocks: list[Block], empty: set[int]) -> Graph:
         )
         for block in kept
     ), recorded=True)  # fmt: skip
-
-
-def gradients_of(graph: Graph) -> int:
-    """How many gradients a graph holds; 0 for a forward pass."""
-    return sum(t.role == GRADIENT for block in graph.blocks for node in block.nodes for t in node.outputs)

@@ -156,51 +156,6 @@ def order_of(schedule: str, stages: int, micro_batches: int, chunks: int = 1) ->
     )  # fmt: skip
 
 
-def order_from(sequences: Sequence[Sequence[tuple[int, int, bool]]], chunks: int = 1) -> Order:
-    """The order of a schedule of one's own: for every stage, its units as (micro-batch, chunk, backward).
-
-    Raises RequestError where stages differ in their units, one appears twice, or they wait for each other for ever.
-    """
-    stages, whole = len(sequences), set(sequences[0]) if sequences else set()
-    micro_batches = 1 + max((unit[0] for unit in whole), default=-1)
-    every = {(i, c, back) for i in range(micro_batches) for c in range(chunks) for back in (False, True)}
-    if not whole or any(set(row) != every or len(row) != len(every) for row in sequences):
-        raise RequestError("schedule: expected every stage to run each micro-batch of each chunk forward and backward")
-    level: dict[tuple[int, int, int, bool], int] = {}
-    at, done = [0] * stages, [-1] * stages
-    moved = True
-    while moved:
-        moved = False
-        for stage, row in enumerate(sequences):
-            while at[stage] < len(row):
-                unit = (stage, *row[at[stage]])
-                waited = _waited(unit, stages, chunks)
-                if waited is not None and waited not in level:
-                    break
-                level[unit] = done[stage] = 1 + max(done[stage], -1 if waited is None else level[waited])
-                at[stage] += 1
-                moved = True
-    stuck = next((s for s in range(stages) if at[s] < len(sequences[s])), None)
-    if stuck is not None:
-        raise RequestError(f"schedule: stage {stuck} waits for ever at its unit {at[stuck]}")
-    rows = [(s, *unit, place) for s, row in enumerate(sequences) for place, unit in enumerate(row)]
-    stage_, micro, chunk, backward, place_ = (np.array(column) for column in zip(*rows, strict=True))
-    ordered = np.array([level[row[:4]] for row in rows])
-    return _assembled("own", (stages, micro_batches, chunks), stage_, micro, chunk, backward, place_, ordered)
-
-
-def _waited(unit: tuple[int, int, int, bool], stages: int, chunks: int) -> tuple[int, int, int, bool] | None:
-    """The unit whose output a unit needs."""
-    stage, micro, chunk, backward = unit
-    if not backward:
-        if stage == 0 and chunk == 0:
-            return None
-        return (stage - 1, micro, chunk, False) if stage else (stages - 1, micro, chunk - 1, False)
-    if stage == stages - 1 and chunk == chunks - 1:
-        return stage, micro, chunk, False
-    return (stage + 1, micro, chunk, True) if stage < stages - 1 else (0, micro, chunk + 1, True)
-
-
 def _assembled(
     schedule: str, sizes: tuple[int, int, int], stage: Ints, micro: Ints, chunk: Ints, backward: NDArray[np.bool_],
     place: Ints, level: Ints,

@@ -12,7 +12,7 @@ import pytest
 from predictor.errors import RequestError
 from predictor.request.parallelism import BREADTH_FIRST, GPIPE, INTERLEAVED, ONE_F_ONE_B
 from predictor.simulate import pipeline
-from predictor.simulate.orders import Order, order_from, order_of
+from predictor.simulate.orders import Order, order_of
 from predictor.simulate.pipeline import BLOCKING, OVERLAPPED, P2P, STEADY, steps, timeline, times
 
 Unit = tuple[int, int, bool]  # micro-batch, chunk, backward
@@ -162,17 +162,6 @@ def test_units_wait_for_lower_levels_alone(order: Order) -> None:
     assert order.units == 2 * order.stages * order.micro_batches * order.chunks
 
 
-@pytest.mark.parametrize("order", some_orders(), ids=name_of)
-def test_an_order_of_ones_own_is_the_same(order: Order) -> None:
-    own = order_from([sequence(order, s) for s in range(order.stages)], order.chunks)
-    rng = np.random.default_rng(7)
-    forward, backward = rng.uniform(0.5, 2.0, (2, 2, order.stages, order.chunks))
-    for p2p in P2P:
-        given, made = (times(each, forward, backward, 0.2, p2p) for each in (order, own))
-        assert made.end_s == pytest.approx(given.end_s) and made.exposed_s == pytest.approx(given.exposed_s)
-    assert (own.most() == order.most()).all()
-
-
 # ---------------------------------------------------------------------------------------------------- closed forms
 
 
@@ -268,15 +257,6 @@ def test_orders_that_cannot_be(words: tuple[str, int, int], said: str) -> None:
     with pytest.raises(RequestError) as caught:
         order_of(*words)
     assert said in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_orders_of_ones_own_that_cannot_be() -> None:
-    with pytest.raises(RequestError, match="each micro-batch"):
-        order_from([drawn("F0 B0"), drawn("F0 F0")])
-    with pytest.raises(RequestError, match="stage 0 waits for ever"):
-        order_from([drawn("B0 F0"), drawn("F0 B0")])
-    with pytest.raises(RequestError, match="each micro-batch"):
-        order_from([])
 
 
 def test_a_thousand_plans_at_once() -> None:
