@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def on_whole_sequences(graph: Graph, mesh: Mesh, rows: int, in_pieces: bool) -> Graph:
     """The lowered ``graph`` of a rank, which has ``rows`` of a micro-batch's tokens between tensor-parallel layers,
     with the collectives of its adapters; ``in_pieces``: the layers' own run in pieces."""
-    return Graph(tuple(_block(block, mesh, rows, in_pieces) for block in graph.blocks), graph.fused)
+    return replace(graph, blocks=tuple(_block(block, mesh, rows, in_pieces) for block in graph.blocks))
 
 
 def _block(block: Block, mesh: Mesh, rows: int, in_pieces: bool) -> Block:

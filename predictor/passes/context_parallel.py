@@ -59,7 +59,7 @@ def context(graph: Graph, mesh: Mesh, comm: str) -> Graph:
             attends(node, node.op, mesh) if isinstance(node.op, Attention) else (node,)
         )]  # fmt: skip
         blocks.append(block if len(changed) == len(block.nodes) else replace(block, nodes=tuple(changed)))
-    return Graph(tuple(blocks), graph.fused)
+    return replace(graph, blocks=tuple(blocks))
 
 
 def linked(graph: Graph, mesh: Mesh) -> Graph:

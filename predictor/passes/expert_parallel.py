@@ -165,7 +165,7 @@ def share_experts(graph: Graph, mesh: Mesh) -> Graph:
             nodes += _shared(node, node.op, group, ep, mesh.folds) if isinstance(node.op, MoE) else [node]
         changed = any(isinstance(node.op, MoE) for node in block.nodes)
         blocks.append(replace(block, nodes=tuple(nodes)) if changed else block)
-    return Graph(tuple(blocks), graph.fused)
+    return replace(graph, blocks=tuple(blocks))
 
 
 def _unsplit(weight: Tensor) -> Tensor:

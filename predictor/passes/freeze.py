@@ -43,7 +43,7 @@ def freeze(graph: Graph) -> Graph:
             ordered = _adapters_last(nodes)
             same = len(nodes) == len(block.nodes) and ordered == nodes
             blocks.append(block if same else replace(block, nodes=tuple(ordered)))
-    return Graph(tuple(blocks), graph.fused)
+    return replace(graph, blocks=tuple(blocks))
 
 
 def _adapters_last(nodes: list[Node]) -> list[Node]:

@@ -59,7 +59,7 @@ def offload(graph: Graph, layers: int, of: int, link_bandwidth: float) -> Graph:
             phase = BACKWARD if back else FORWARD
             copy = Node(op, name, phase=phase, host_calls=len(entries), scope=name)
             blocks[b] = replace(block, nodes=(copy, *block.nodes))
-    return Graph(tuple(blocks), graph.fused)
+    return replace(graph, blocks=tuple(blocks))
 
 
 def moved_bytes(graph: Graph) -> float:

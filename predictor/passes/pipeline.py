@@ -177,7 +177,7 @@ def cut(graph: Graph, chunk: Chunk, full: Graph | None = None) -> Graph:
             blocks.append(_with_runs(full.blocks[b], more, places[of]))
         if runs[of] > more:
             blocks.append(_with_runs(block, runs[of] - more, places[of]))
-    return Graph(tuple(blocks), graph.fused)
+    return replace(graph, blocks=tuple(blocks))
 
 
 def _with_runs(block: Block, runs: int, backward_of: int | None) -> Block:

@@ -8,6 +8,8 @@ arXiv:2205.05198, section 5). What runs again counts as backward; saved is what 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from predictor.errors import unknown_name
 from predictor.graph.graph import Block, Graph, Node
 from predictor.graph.tensor import ACTIVATION, GRADIENT, Tensor
@@ -39,7 +41,7 @@ def recompute(graph: Graph, kind: str) -> Graph:
                 block.name, _with_again(block.nodes, nodes), block.repeat, block.carried, block.layers,
                 block.backward_of, block.running,
             )  # fmt: skip
-    return Graph(tuple(blocks), graph.fused) if changed else graph
+    return replace(graph, blocks=tuple(blocks)) if changed else graph
 
 
 def is_layer(block: Block) -> bool:

@@ -55,7 +55,7 @@ def beside_products(graph: Graph) -> Graph:
             else:
                 nodes.insert(_before_product(nodes) if op.kind == "all_gather" else len(nodes), node)
         blocks.append(replace(block, nodes=tuple(nodes)) if moved else block)
-    return Graph(tuple(blocks), graph.fused)
+    return replace(graph, blocks=tuple(blocks))
 
 
 def products_beside(nodes: Sequence[Node]) -> dict[int, int]:
@@ -113,7 +113,7 @@ def products_in_pieces(graph: Graph) -> Graph:
             for part in ([replace(node, op=pieces[i]) for _ in range(counts[i])] if i in pieces else [node])
         ]
         blocks.append(block if whole == list(block.nodes) else replace(block, nodes=tuple(whole)))
-    return Graph(tuple(blocks), graph.fused)
+    return replace(graph, blocks=tuple(blocks))
 
 
 def _before_product(nodes: Sequence[Node]) -> int:

@@ -44,7 +44,7 @@ def unpack(graph: Graph) -> Graph:
             else:
                 nodes.append(node)
         blocks.append(replace(block, nodes=tuple(nodes)))
-    return Graph(tuple(blocks), graph.fused)
+    return replace(graph, blocks=tuple(blocks))
 
 
 def _unpacked(node: Node, weight: Tensor, quant: str) -> tuple[Tensor, Node]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -24,6 +25,15 @@ def trained(model: str, attention: str = "math") -> Graph:
 
 def saved_bytes(graph: Graph) -> float:
     return sum(entry.nbytes for entry in saved_tensors(graph))
+
+
+@pytest.mark.parametrize("kind", ["selective", "full"])
+def test_a_recorded_graph_stays_one(kind: str) -> None:
+    """Else its modules would be fused by the rules for graphs that a reader built."""
+    graph = replace(joint(trained("gpt2")), recorded=True)
+    rerun = recompute(graph, kind)
+    assert rerun is not graph
+    assert rerun.recorded
 
 
 def layer_flops(graph: Graph) -> float:
