@@ -26,8 +26,9 @@ def answer(points: Sequence[Mapping[str, Any]], first: int, artifacts: str | Non
     return [{"point": first + i, **words, "note": ""} for i, words in enumerate(points)]
 
 
-#: Seconds that a part takes in `paced`: a sweep of 64 parts in two processes goes on for ten of them.
-PACE_S = 0.3
+#: Seconds that a part takes in `paced`: a sweep that is stopped after its next part is at work, however late the
+#: signal comes on a loaded machine.
+PACE_S = 1.0
 
 
 def paced(points: Sequence[Mapping[str, Any]], first: int, artifacts: str | None) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from predictor.graph.graph import Block, Graph, Node
-from predictor.graph.tensor import GRADIENT, WEIGHT, Tensor
+from predictor.graph.tensor import WEIGHT, Tensor
 from predictor.ops.base import BACKWARD
 
 #: Layers of a pattern that repeats: Gemma 3 has six, Jamba eight, Nemotron-H more. Chosen by hand, not from data.

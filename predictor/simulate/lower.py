@@ -270,21 +270,24 @@ def train_fused_adapters(graph: Graph, how: Lowering) -> Graph:
 
 def cast_operands(graph: Graph, how: Lowering) -> Graph:
     """Kernels that bring operands of products into a narrow format, in a step of training."""
-    formats, training = how.formats, how.engine.training
+    formats = how.formats
     if not how.engine.fuses or how.accumulate is None or formats is None or bytes_of(formats.linear.dtype) >= 2:
         return graph
     from predictor.passes.narrow import with_casts
 
+    training = how.engine.training
     now = training is not None and training.scales_now and formats.linear.dtype == "fp8"
     return with_casts(graph, how.step.lora > 0, formats.linear.quant or (CURRENT if now else ""))
 
 
 def gather_for_adapters(graph: Graph, how: Lowering) -> Graph:
     """Adapters on whole sequences, where their framework does not split these."""
-    step, mesh, training = how.step, how.mesh, how.engine.training
-    whole_adapters = training is not None and training.whole_adapters
+    step, mesh = how.step, how.mesh
     trains = how.engine.fuses and how.accumulate is not None and step.lora and how.sequences
-    if not (trains and mesh is not None and how.tp > 1 and whole_adapters):
+    if not trains or mesh is None or how.tp == 1:
+        return graph
+    training = how.engine.training
+    if training is None or not training.whole_adapters:
         return graph
     from predictor.passes.adapters import on_whole_sequences
 

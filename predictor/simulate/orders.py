@@ -12,7 +12,6 @@ breadth_first  every chunk runs all micro-batches before the next chunk (Lamy-Po
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 

@@ -127,11 +127,13 @@ class Guard:
     @contextlib.contextmanager
     def arm(self, folder: Path, blind: bool) -> Iterator[None]:
         self.folder, self.seen, self.blind = os.path.realpath(folder), "", blind
+        writes_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # a first import is no fault
         self.armed = True
         try:
             yield
         finally:
             self.armed = False
+            sys.dont_write_bytecode = writes_bytecode
 
 
 _GUARDS: list[Guard] = []

@@ -75,7 +75,7 @@ def test_a_capacity_bounds_the_busiest_rank_and_is_free_where_nothing_is_beyond(
 @pytest.mark.parametrize(("words", "said"), [
     ({"capacity_factor": -1.0}, "--capacity-factor -1.0: expected a number such as 1.25, or 0 to drop nothing"),
     ({"model": "gpt2", "seq_len": 512, "capacity_factor": 1.0}, "--capacity-factor 1: gpt2 has no experts; expected 0"),
-    ({"execution": "eager", "capacity_factor": 1.0}, "--execution eager runs experts one by one, which drop nothing"),
+    ({"execution": "eager", "capacity_factor": 1.0}, "--execution eager runs experts one by one, and drops no tokens"),
     ({"mode": "forward", "micro_batch": 0, "capacity_factor": 1.0}, "--capacity-factor 1.0: only --mode train takes"),
 ])  # fmt: skip
 def test_what_cannot_be_is_one_line(words: dict[str, Any], said: str) -> None:
