@@ -97,9 +97,9 @@ def _suggest(arguments: argparse.Namespace) -> int:
 
     source = resolve(arguments.artifacts, arguments.tracking_uri)
     with UnderWay("choosing cases", arguments):
-        found = suggest(arguments.gpu, arguments.suggest, Path(arguments.out), Path(source) if source else None)
+        suggested = suggest(arguments.gpu, arguments.suggest, Path(arguments.out), Path(source) if source else None)
     entries: list[dict[str, Any]] = []
-    for one in found.cases:
+    for one in suggested.cases:
         case, (estimator, kind, dtype) = one.case.to_json(), one.case.kind
         entries.append(
             {
@@ -109,7 +109,9 @@ def _suggest(arguments: argparse.Namespace) -> int:
             }
         )  # fmt: skip
     if arguments.json:
-        print(json.dumps({"gpu": arguments.gpu, "out": arguments.out, "cases": entries, "left_out": found.left_out}))
+        print(
+            json.dumps({"gpu": arguments.gpu, "out": arguments.out, "cases": entries, "left_out": suggested.left_out})
+        )
         return 0
     print(f"{len(entries)} cases for {arguments.gpu}, those that say most first, in {arguments.out}")
     for entry in entries:
@@ -119,7 +121,7 @@ def _suggest(arguments: argparse.Namespace) -> int:
             f"  {entry['estimator']}, {entry['class']} {entry['dtype']}: {sizes}: +-{entry['interval_pct']:.0f} % now;"
             f" its class +-{entry['class_before_pct']:.1f} % becomes {entry['class_after_pct']:.1f} %"
         )
-    for name, rows in found.left_out.items():
+    for name, rows in suggested.left_out.items():
         print(f"  {name}: none; it would get {rows}, fewer than its calibration learns from (ask for more cases)")
     print("Expected by the design; after `calibrate` an interval is as wide as its held-out rows say.")
     print(f"Next: microbench collect --cases {arguments.out} --out DIR")

@@ -82,37 +82,37 @@ def run(arguments: argparse.Namespace) -> int:
 
         check_launcher(arguments.emit)
     with UnderWay(f"planning for {arguments.num_gpus} GPUs", arguments):
-        found, enough = _search(arguments)
-    chosen = found.fitting[0] if found.fitting else None
+        searched, enough = _search(arguments)
+    chosen = searched.fitting[0] if searched.fitting else None
     more: dict[str, Any] = {}
     if arguments.explain is not None:
         from predictor.search.training.space import named
 
-        plan = named(arguments.explain, [one.plan for one in found.fitting])
-        chosen = next(one for one in found.fitting if one.plan == plan)
-        more["explain"] = report.explain(found, chosen)
+        plan = named(arguments.explain, [one.plan for one in searched.fitting])
+        chosen = next(one for one in searched.fitting if one.plan == plan)
+        more["explain"] = report.explain(searched, chosen)
     text = None
     if arguments.emit is not None:
         if chosen is None:
             raise RequestError(f"--emit {arguments.emit}: no plan fits; {enough or 'expected more GPUs'}")
         from predictor.search.training.emit import Emitted, emit
 
-        work = found.run.work
-        part = found.system.shared_by(chosen.plan.groups)
-        about = Emitted(found.run.config, found.batch, work.seq_len, work.dtype, part.gpus_per_node,
+        work = searched.run.work
+        part = searched.system.shared_by(chosen.plan.groups)
+        about = Emitted(searched.run.config, searched.batch, work.seq_len, work.dtype, part.gpus_per_node,
                         work.execution, work.optimizer, work.attention)  # fmt: skip
         text = more["emit"] = emit(arguments.emit, chosen.plan, about)
     if arguments.out is not None:
-        _write(found, arguments.out)
+        _write(searched, arguments.out)
     if arguments.json:
-        print(report.to_json(found, arguments.top, more, enough))
+        print(report.to_json(searched, arguments.top, more, enough))
         return 0
     from predictor.report.console import wide_console
 
     console = wide_console()
-    report.print_plans(found, arguments.top, console, enough)
+    report.print_plans(searched, arguments.top, console, enough)
     if arguments.explain is not None and chosen is not None:
-        report.print_explained(found, chosen, console)
+        report.print_explained(searched, chosen, console)
     if text is not None:
         print(f"\n{text}")
     if arguments.out is not None:
@@ -145,36 +145,36 @@ def _search(arguments: argparse.Namespace) -> tuple[PricedPlans, FewestGpusToTra
     asked = Request(arguments.model, gpu, mode="train", **words)
     dollars = read_prices(arguments.price, [gpu])[gpu.id] if arguments.price else None
     only = read_only(arguments.only)
-    found = search(
+    searched = search(
         asked, _counts(arguments.num_gpus), arguments.global_batch, only, objective=arguments.objective,
         dollars=dollars,
     )  # fmt: skip
-    if found.fitting:
-        return found, None
+    if searched.fitting:
+        return searched, None
     from predictor.search.training.enough import enough_gpus
 
-    return found, enough_gpus(asked, found, only)
+    return searched, enough_gpus(asked, searched, only)
 
 
 def _counts(text: str) -> tuple[int, ...]:
     """The numbers of GPUs of a text, "64" or "64,128". RequestError for what is none."""
-    found = []
+    counts = []
     for word in text.split(","):
         word = word.strip()
         if not (word.isascii() and word.isdigit() and 0 < int(word) <= LARGEST):
             raise RequestError(f"--num-gpus {text!r}: expected whole numbers from 1 to {LARGEST:,}, such as 64,128")
-        found.append(int(word))
-    return tuple(dict.fromkeys(found))
+        counts.append(int(word))
+    return tuple(dict.fromkeys(counts))
 
 
-def _write(found: PricedPlans, path: Path) -> None:
+def _write(searched: PricedPlans, path: Path) -> None:
     from predictor.report import plans as report
 
     if path.suffix.lower() in report.PICTURES:
-        report.draw(found, path)
+        report.draw(searched, path)
         return
     from predictor.files import outputs
     from predictor.sweep.parts import table_bytes
 
-    rows = [report.row(found, one) for one in found.priced]
+    rows = [report.row(searched, one) for one in searched.priced]
     outputs.write("--out", path, table_bytes(path, rows, list(rows[0])))

@@ -50,15 +50,15 @@ def run(arguments: argparse.Namespace) -> int:
 
     words = asked_words(arguments) | {"top": arguments.top, "explain": arguments.explain}
     with UnderWay(f"forecasting {arguments.model}", arguments):
-        found = forecast(Request(arguments.model, arguments.gpu, **words).run())
-        answer = found.prediction
+        forecasted = forecast(Request(arguments.model, arguments.gpu, **words).run())
+        answer = forecasted.prediction
     if arguments.save_graph is not None:
-        save_graph(found, arguments.save_graph)
+        save_graph(forecasted, arguments.save_graph)
     if arguments.html is not None or arguments.trace is not None:
         from predictor.report.files import write_reports
 
         write_reports(
-            found, arguments.model, arguments.gpu, arguments.artifacts, arguments.system,
+            forecasted, arguments.model, arguments.gpu, arguments.artifacts, arguments.system,
             html=arguments.html, trace=arguments.trace,
         )  # fmt: skip
     if arguments.json:
@@ -73,16 +73,16 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def save_graph(found: Forecast, file: str) -> None:
-    """Writes the eager graph of one GPU that ``found`` rests on: a traced model's recording, or what was built."""
+def save_graph(forecasted: Forecast, file: str) -> None:
+    """Writes the eager graph of one GPU that ``forecasted`` rests on: a traced model's recording, or what was built."""
     path = Path(file)
     if path.suffix != ".json":
         raise RequestError(f"--save-graph {file}: expected a file that ends in .json")
-    outputs.write("--save-graph", path, recording_bytes(_recording(found)))
+    outputs.write("--save-graph", path, recording_bytes(_recording(forecasted)))
 
 
-def _recording(found: Forecast) -> Recording:
-    run = found.run
+def _recording(forecasted: Forecast) -> Recording:
+    run = forecasted.run
     config, work, numbers = run.config, run.work, run.numbers
     if work.mode == "generate" or work.prompt_lens:
         raise UnsupportedError("--save-graph: one pass alone; expected --mode forward, prefill, decode or train")

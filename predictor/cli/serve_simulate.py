@@ -100,19 +100,19 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.acceptance or 0.0, arguments.replicas,
     )  # fmt: skip
     with UnderWay(f"simulating {len(traffic):,} requests", arguments):
-        again = _serving(arguments, traffic, options)
-        served = again(1.0)
-        found = to_dict(served, goals, ranges_of(served, again))
+        serve_at = _serving(arguments, traffic, options)
+        served = serve_at(1.0)
+        summary = to_dict(served, goals, ranges_of(served, serve_at))
     if arguments.out is not None:
         write_columns(columns_of(served), arguments.out)
     if arguments.html is not None or arguments.timeline is not None:
         from predictor.report.serving_page import write_reports
 
-        write_reports(served, found, html=arguments.html, timeline=arguments.timeline)
+        write_reports(served, summary, html=arguments.html, timeline=arguments.timeline)
     if arguments.json:
-        print(to_json(found))
+        print(to_json(summary))
         return 0
     from predictor.report.console import wide_console
 
-    print_served(found, wide_console())
+    print_served(summary, wide_console())
     return 0
