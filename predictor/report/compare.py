@@ -132,12 +132,12 @@ def print_comparison(entries: Sequence[Entry], console: Console) -> None:
 
 def _notes(entries: Sequence[Entry], many_models: bool) -> dict[str, list[str]]:
     """What the forecasts say a reader should know -> the rows that say it."""
-    found: dict[str, list[str]] = {}
+    rows_of: dict[str, list[str]] = {}
     for entry in entries:
         for note in entry.answer.notes if entry.answer is not None else ():
             text = note if many_models else note.removeprefix(f"{entry.gpu} is ")
-            found.setdefault(text, []).append(entry.model if many_models else entry.gpu)
-    return found
+            rows_of.setdefault(text, []).append(entry.model if many_models else entry.gpu)
+    return rows_of
 
 
 def _many_models(entries: Sequence[Entry]) -> bool:

@@ -56,11 +56,11 @@ def points(of: Forecast) -> tuple[OperatorPoint, ...]:
             seen[item.index] = (op, phase, names, count + item.times)
     busy = sum(float(table.latency_s[i]) * count for i, (_, _, _, count) in seen.items()) or 1.0
     cold = table.cold_s
-    found = []
+    operators = []
     for i, (op, phase, names, count) in seen.items():
         latency, link = float(table.latency_s[i]), float(table.link_s[i])
         total = latency * count
-        found.append(
+        operators.append(
             OperatorPoint(
                 op.label, tuple(names), shape_text(op), phase, op.dtype, op.unit, count, op.flops(), op.bytes_moved(),
                 latency, total, total / busy, min(1.0, float(cold[i]) / latency),
@@ -69,7 +69,7 @@ def points(of: Forecast) -> tuple[OperatorPoint, ...]:
                 table.spread is None or bool(table.spread.inside[i]),
             )
         )  # fmt: skip
-    return tuple(sorted(found, key=lambda point: -point.total_s))
+    return tuple(sorted(operators, key=lambda point: -point.total_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +86,18 @@ class Layer:
 
 def layers(of: Forecast) -> tuple[Layer, ...]:
     """The blocks of a run in order, each with its GPU time; decode steps are gathered."""
-    found: dict[tuple[str, str], tuple[float, int, dict[str, float]]] = {}
+    sums: dict[tuple[str, str], tuple[float, int, dict[str, float]]] = {}
     for timed in of.stages:
         phase, latency = timed.stage.phase, timed.table.latency_s
         for at in timed.blocks:
             block, runs = at.block, at.block.repeat * timed.stage.weight
             kernels = sum(node.count * node.op.kernels() for node in block.nodes)
-            before, _, classes = found.get((phase, block.name), (0.0, 0, {}))
+            before, _, classes = sums.get((phase, block.name), (0.0, 0, {}))
             for node, row in zip(block.nodes, at.rows, strict=True):
                 seconds = float(latency[row]) * node.count * node.share * runs
                 classes[node.op.label] = classes.get(node.op.label, 0.0) + seconds
-            found[(phase, block.name)] = (before + runs, kernels, classes)
+            sums[(phase, block.name)] = (before + runs, kernels, classes)
     return tuple(
         Layer(phase, name, runs, kernels, sum(classes.values()), tuple(sorted(classes.items(), key=lambda kv: -kv[1])))
-        for (phase, name), (runs, kernels, classes) in found.items()
+        for (phase, name), (runs, kernels, classes) in sums.items()
     )

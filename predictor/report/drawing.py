@@ -134,25 +134,25 @@ def file_of(drawn: Markup, names: Sequence[str] = (), title: str = "") -> bytes:
 
 def across(size: Size, labels: Iterable[tuple[float, str]], title: str = "") -> list[Markup]:
     """Vertical lines at pixels with their labels below, and the axis' title."""
-    found = []
+    lines = []
     for x, label in labels:
-        found.append(tag("line", x1=x, x2=x, y1=size.top, y2=size.foot, class_="grid"))
+        lines.append(tag("line", x1=x, x2=x, y1=size.top, y2=size.foot, class_="grid"))
         if label:
-            found.append(tag("text", label, x=x, y=size.foot + 16, text_anchor="middle"))
+            lines.append(tag("text", label, x=x, y=size.foot + 16, text_anchor="middle"))
     if title:
-        found.append(tag("text", title, x=(size.left + size.end) / 2, y=size.height - 6, text_anchor="middle"))
-    return found
+        lines.append(tag("text", title, x=(size.left + size.end) / 2, y=size.height - 6, text_anchor="middle"))
+    return lines
 
 
 def upward(size: Size, labels: Iterable[tuple[float, str]], title: str) -> list[Markup]:
     """Horizontal lines at pixels with their labels on the left, and the axis' title."""
-    found = []
+    lines = []
     for y, label in labels:
-        found.append(tag("line", x1=size.left, x2=size.end, y1=y, y2=y, class_="grid"))
-        found.append(tag("text", label, x=size.left - 6, y=y + 4, text_anchor="end"))
+        lines.append(tag("line", x1=size.left, x2=size.end, y1=y, y2=y, class_="grid"))
+        lines.append(tag("text", label, x=size.left - 6, y=y + 4, text_anchor="end"))
     middle = (size.top + size.foot) / 2
     turn = f"rotate(-90 14 {middle:.0f})"
-    return [*found, tag("text", title, x=14, y=middle, text_anchor="middle", transform=turn)]
+    return [*lines, tag("text", title, x=14, y=middle, text_anchor="middle", transform=turn)]
 
 
 # -------------------------------------------------------------------------------------------------------------- bars
@@ -187,12 +187,12 @@ def lanes(rows: Sequence[tuple[str, str, Sequence[Bar]]], size: Size, end_s: flo
 
     wide = size.kind == "wide"
     marked = ((at(tick / factor), significant(tick)) for tick in ticks(0.0, end_s * factor, 6 if wide else 3))
-    found = across(size, marked, f"time, {unit}")
+    shapes = across(size, marked, f"time, {unit}")
     for i, (name, short, bars) in enumerate(rows):
         y = size.top + i * high
-        found.append(tag("text", name if wide else short, x=size.left - 6, y=y + high / 2 + 4, text_anchor="end"))
-        found.append(tag("g", *(_rect(bar, at, y + 3, high - 7) for bar in bars), class_="marks"))
-    return picture(found, size, label)
+        shapes.append(tag("text", name if wide else short, x=size.left - 6, y=y + high / 2 + 4, text_anchor="end"))
+        shapes.append(tag("g", *(_rect(bar, at, y + 3, high - 7) for bar in bars), class_="marks"))
+    return picture(shapes, size, label)
 
 
 def bars(
@@ -206,21 +206,21 @@ def bars(
         return size.left + value / most * (size.end - size.left)
 
     steps = ticks(0.0, most, 6 if size.kind == "wide" else 3)
-    found = across(size, ((at(value), shown(value) if value else "0") for value in steps))
+    shapes = across(size, ((at(value), shown(value) if value else "0") for value in steps))
     for i, (name, value, bar) in enumerate(rows):
         y, letters = size.top + i * _ROW, _LETTERS[size.kind]
         name = name if len(name) <= letters else name[: letters - 1] + "…"
         middle = y + _ROW / 2
-        found += [
+        shapes += [
             tag("text", name, x=size.left - 8, y=middle + 4, text_anchor="end", aria_hidden="true"),
             _rect(bar, at, y + 5, _ROW - 10),
             tag("text", value, x=size.end + 6, y=middle + 4, aria_hidden="true"),
         ]
         if bar.whisker is not None:
             low, high = map(at, bar.whisker)
-            found.append(tag("line", x1=low, x2=high, y1=middle, y2=middle, class_="whisker"))
-            found += [tag("line", x1=x, x2=x, y1=middle - 5, y2=middle + 5, class_="whisker") for x in (low, high)]
-    return picture(found, size, label)
+            shapes.append(tag("line", x1=low, x2=high, y1=middle, y2=middle, class_="whisker"))
+            shapes += [tag("line", x1=x, x2=x, y1=middle - 5, y2=middle + 5, class_="whisker") for x in (low, high)]
+    return picture(shapes, size, label)
 
 
 # ------------------------------------------------------------------------------------------------------------ points
@@ -254,10 +254,10 @@ def scatter(
         dot = tag("circle", cx=x, cy=y, r=4, class_=f"dot f{min(point.colour, COLOURS - 1)}")
         shapes.append(mark(point.words, tag("circle", cx=x, cy=y, r=9, class_="ring") if point.ringed else dot))
     line = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(*corner) for corner in front))
-    found = across(size, ((at(value, 0.0)[0], f"{value:g}") for value in ticks(0.0, right)), axes[0])
-    found += upward(size, ((at(0.0, value)[1], f"{value:g}") for value in ticks(0.0, top)), axes[1])
+    marks = across(size, ((at(value, 0.0)[0], f"{value:g}") for value in ticks(0.0, right)), axes[0])
+    marks += upward(size, ((at(0.0, value)[1], f"{value:g}") for value in ticks(0.0, top)), axes[1])
     if edge:
         x = at(edge, 0.0)[0]
-        found.append(tag("line", x1=x, x2=x, y1=size.top, y2=size.foot, class_="roof"))
-    found += [tag("polyline", points=line, class_="front"), tag("g", *shapes, class_="marks")]
-    return picture(found, size, label)
+        marks.append(tag("line", x1=x, x2=x, y1=size.top, y2=size.foot, class_="roof"))
+    marks += [tag("polyline", points=line, class_="front"), tag("g", *shapes, class_="marks")]
+    return picture(marks, size, label)

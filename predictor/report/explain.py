@@ -41,9 +41,9 @@ def headline(of: Explained) -> str:
 
 def closing(of: Explained) -> list[tuple[str, str]]:
     """What bounds it, and whose measurements it rests on: label and text."""
-    found = [("bound by", of.bound), ("source", f"{of.source}: {of.estimator}" if of.estimator else of.source)]
-    found += [("rests on", of.rests_on)] if of.rests_on else []
-    return found + ([("other shapes", "; ".join(of.others))] if of.others else [])
+    rows = [("bound by", of.bound), ("source", f"{of.source}: {of.estimator}" if of.estimator else of.source)]
+    rows += [("rests on", of.rests_on)] if of.rests_on else []
+    return rows + ([("other shapes", "; ".join(of.others))] if of.others else [])
 
 
 def print_explained(of: Explained, console: Console) -> None:

@@ -77,9 +77,9 @@ def _run_words(answer: Prediction) -> str:
     """The run in a line: what `settings` has, and the GPUs that share it."""
     work = answer.workload
     gpus = "1 GPU" if work.system is None else f"{work.parallelism.num_gpus} GPUs of {work.system.id}"
-    own = [(name, value) for name, value in settings_shown(answer) if name not in ("system", "prompt_lens")]
+    shown = [(name, value) for name, value in settings_shown(answer) if name not in ("system", "prompt_lens")]
     ragged = [f"ragged batch of {len(work.prompt_lens)}"] * bool(work.prompt_lens)
-    words = [f"{name.replace('_', '-')} {value}" for name, value in own if not (ragged and name == "batch")]
+    words = [f"{name.replace('_', '-')} {value}" for name, value in shown if not (ragged and name == "batch")]
     return ", ".join([gpus, *words[:1], *ragged, *words[1:]])
 
 
@@ -99,48 +99,48 @@ def _contents(answer: Prediction) -> list[tuple[str, str]]:
 def settings(answer: Prediction) -> list[tuple[str, str]]:
     """Every flag of the run with its value, defaults included, as `predict` takes them."""
     work = answer.workload
-    found: list[tuple[str, str]] = [("mode", work.mode), ("batch", str(work.batch))]
+    flags: list[tuple[str, str]] = [("mode", work.mode), ("batch", str(work.batch))]
     if work.prompt_lens:
-        found.append(("prompt_lens", ",".join(str(n) for n in work.prompt_lens)))
+        flags.append(("prompt_lens", ",".join(str(n) for n in work.prompt_lens)))
     elif work.mode == "decode":
-        found.append(("context_len", str(work.context_len)))
+        flags.append(("context_len", str(work.context_len)))
     else:
-        found.append(("seq_len", str(work.seq_len)))
+        flags.append(("seq_len", str(work.seq_len)))
     if work.mode == "generate":
-        found.append(("output_len", str(work.output_len)))
+        flags.append(("output_len", str(work.output_len)))
     if work.steps > 1:
-        found.append(("steps", str(work.steps)))
-    found.append(("dtype", CHECKPOINT if work.dtype_source == CHECKPOINT else work.dtype))
+        flags.append(("steps", str(work.steps)))
+    flags.append(("dtype", CHECKPOINT if work.dtype_source == CHECKPOINT else work.dtype))
     if work.kv_dtype:
-        found.append(("kv_dtype", work.kv_dtype))
-    found.append(("execution", work.execution))
+        flags.append(("kv_dtype", work.kv_dtype))
+    flags.append(("execution", work.execution))
     if work.software:
-        found.append(("software", work.software))
-    found.append(("attention", work.attention))
+        flags.append(("software", work.software))
+    flags.append(("attention", work.attention))
     if work.mode == "train":
-        found.append(("optimizer", work.optimizer))
+        flags.append(("optimizer", work.optimizer))
         if work.micro_batch:
-            found.append(("micro_batch", str(work.micro_batch)))
-        shown = {name for name, _ in found}
-        found += [(name, str(value)) for name, value in work.training_words.items() if name not in shown]
+            flags.append(("micro_batch", str(work.micro_batch)))
+        shown = {name for name, _ in flags}
+        flags += [(name, str(value)) for name, value in work.training_words.items() if name not in shown]
     if work.parallelism.num_gpus > 1 and work.system is not None:
-        found += [(name, "" if value is True else str(value)) for name, value in work.parallelism.asked.items()]
+        flags += [(name, "" if value is True else str(value)) for name, value in work.parallelism.asked.items()]
         if work.all_to_all != ALL_GATHER:
-            found.append(("all_to_all", work.all_to_all))
-        found.append(("system", work.system.id))
+            flags.append(("all_to_all", work.all_to_all))
+        flags.append(("system", work.system.id))
     if work.routing is not None:
-        found.append(("routing", str(work.routing)))
+        flags.append(("routing", str(work.routing)))
     if answer.cpu_busy_s:
-        found.append(("launch_overhead", f"{work.launch_overhead_s * 1e6:.6g}us"))
+        flags.append(("launch_overhead", f"{work.launch_overhead_s * 1e6:.6g}us"))
     if work.step_overhead_s is not None and work.mode in CACHED:
-        found.append(("step_overhead", f"{work.step_overhead_s * 1e3:.6g}ms"))
+        flags.append(("step_overhead", f"{work.step_overhead_s * 1e3:.6g}ms"))
     if work.kernel_gap_s is not None:
-        found.append(("kernel_gap", f"{work.kernel_gap_s * 1e6:.6g}us"))
+        flags.append(("kernel_gap", f"{work.kernel_gap_s * 1e6:.6g}us"))
     if work.sampling != GREEDY:
-        found.append(("sampling", work.sampling))
+        flags.append(("sampling", work.sampling))
     if work.memory_fraction is not None or answer.memory.fraction < 1.0:
-        found.append(("memory_fraction", repr(answer.memory.fraction)))
-    return found
+        flags.append(("memory_fraction", repr(answer.memory.fraction)))
+    return flags
 
 
 def settings_shown(answer: Prediction) -> list[tuple[str, str]]:

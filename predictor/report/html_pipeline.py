@@ -34,11 +34,11 @@ class Pass(NamedTuple):
     end_s: float
 
 
-def pipeline_section(found: Forecast) -> Markup | None:
+def pipeline_section(forecast: Forecast) -> Markup | None:
     """The stages of a pipeline in time; None where there is none."""
-    if found.step is None:
+    if forecast.step is None:
         return None
-    laid = laid_out(found.run, found.plan, found.timed)
+    laid = laid_out(forecast.run, forecast.plan, forecast.timed)
     order = laid.order
     if order is None:
         return None
@@ -46,7 +46,7 @@ def pipeline_section(found: Forecast) -> Markup | None:
     starts, ends, _ = timeline(order, laid.forward_s, laid.backward_s, laid.sent_s, laid.p2p)
     bars = [bar for stage in stages for bar in (*_passes(order, stage, starts, ends), *_after(laid, stage))]
     used = [name for i, name in enumerate(_COLOURS) if any(bar.colour == i for bar in bars)]
-    over, work = found.run.work.parallelism, found.run.work
+    over, work = forecast.run.work.parallelism, forecast.run.work
     caption = (
         f"{work.micro_batches} micro-batches through {over.pp} stages"
         + (f" of {over.vpp} chunks" if over.vpp > 1 else "")
@@ -55,7 +55,7 @@ def pipeline_section(found: Forecast) -> Markup | None:
     if len(stages) < order.stages:
         caption += f" {len(stages)} of the {order.stages} stages are drawn."
     legend = [(f"k{_COLOURS.index(name)}", name) for name in used]
-    end = found.latency_s
+    end = forecast.latency_s
     drawn = [_chart(bars, stages, size, end) for size in LANES]
     return section(
         "pipeline", "Pipeline",

@@ -100,8 +100,8 @@ def roofline_section(points: Sequence[OperatorPoint], gpu: GPUSpec) -> Markup:
 
 def _peaks(points: Sequence[OperatorPoint]) -> str:
     """The peaks that operators run against, in words, the highest first."""
-    found = sorted({(-p.peak_flops, f"{p.dtype} {p.unit}") for p in points})
-    return ", ".join(f"{name} {quantity(-peak, 'FLOP/s')}" for peak, name in found)
+    peaks = sorted({(-p.peak_flops, f"{p.dtype} {p.unit}") for p in points})
+    return ", ".join(f"{name} {quantity(-peak, 'FLOP/s')}" for peak, name in peaks)
 
 
 def _names(point: OperatorPoint) -> str:
@@ -184,7 +184,7 @@ def _roofs(
     right, bandwidth = 10.0**axes.x1, gpu.memory_bandwidth
     top = max(peak for peak, _ in peaks)
     start = max(10.0**axes.x0, 10.0**axes.y0 / bandwidth)
-    found = [
+    lines = [
         tag(
             "line", x1=axes.x(start), y1=axes.y(start * bandwidth), x2=axes.x(top / bandwidth), y2=axes.y(top),
             class_="roof",
@@ -194,19 +194,19 @@ def _roofs(
     labels: list[Markup] = []
     for (peak, unit), dtypes in sorted(peaks.items(), key=lambda item: -item[0][0]):
         y = axes.y(peak)
-        found.append(tag("line", x1=axes.x(peak / bandwidth), y1=y, x2=axes.x(right), y2=y, class_="roof"))
+        lines.append(tag("line", x1=axes.x(peak / bandwidth), y1=y, x2=axes.x(right), y2=y, class_="roof"))
         label = f"{', '.join(sorted(dtypes))} {unit}: {quantity(peak, 'FLOP/s')}"
         ends = axes.x(peak / bandwidth) + 10, axes.x(right) - 2
         box = _free(label, *ends, y, taken + _slope(gpu, axes)) or _free(label, *ends, y, taken)
         if box is not None:
             taken.append(box)
             labels.append(tag("text", label, x=box[2], y=box[3] - 3, text_anchor="end", class_="label"))
-    return found, labels, taken
+    return lines, labels, taken
 
 
 def _labels(points: Sequence[OperatorPoint], axes: _Axes, taken: list[Box]) -> list[Markup]:
     """Names beside the marks that take longest, where there is room."""
-    found: list[Markup] = []
+    labels: list[Markup] = []
     taken = list(taken)
     named: list[tuple[str, float, float]] = []
     for p in points[:8]:
@@ -223,9 +223,9 @@ def _labels(points: Sequence[OperatorPoint], axes: _Axes, taken: list[Box]) -> l
                 named.append((name, x, y))
                 anchor, end = ("start", at) if at == right else ("end", at + width)
                 label = tag("text", name, x=end, y=y + down + 4, text_anchor=anchor, class_="label", aria_hidden="true")
-                found.append(label)
+                labels.append(label)
                 break
-    return found
+    return labels
 
 
 def _free(label: str, left: float, right: float, y: float, taken: Sequence[Box]) -> Box | None:
@@ -242,12 +242,12 @@ def _free(label: str, left: float, right: float, y: float, taken: Sequence[Box])
 
 def _slope(gpu: GPUSpec, axes: _Axes) -> list[Box]:
     """Small boxes along the line of the bandwidth, for labels to stay off it."""
-    found = []
+    boxes = []
     for i in range(101):
         x = 10.0 ** (axes.x0 + (axes.x1 - axes.x0) * i / 100)
         if axes.y0 <= math.log10(x * gpu.memory_bandwidth) <= axes.y1:
-            found.append(_around(axes.x(x), axes.y(x * gpu.memory_bandwidth), 2.0))
-    return found
+            boxes.append(_around(axes.x(x), axes.y(x * gpu.memory_bandwidth), 2.0))
+    return boxes
 
 
 def _around(x: float, y: float, radius: float) -> Box:

@@ -80,23 +80,23 @@ def bound_words(answer: Prediction) -> str:
 
 def _figures(answer: Prediction) -> list[tuple[str, str]]:
     work, memory = answer.workload, answer.memory
-    found = [("bound by", bound_words(answer))]
+    figures = [("bound by", bound_words(answer))]
     if answer.ttft_s is not None and work.mode == "generate":
-        found.append(("time to first token", seconds(answer.ttft_s)))
+        figures.append(("time to first token", seconds(answer.ttft_s)))
     if answer.tpot_s is not None:
-        found.append(("time per output token", seconds(answer.tpot_s)))
+        figures.append(("time per output token", seconds(answer.tpot_s)))
     if work.mode == "train":
-        found += [(f"{name}", seconds(answer.phases_s[name])) for name in ("forward", "backward", "optimizer")]
+        figures += [(f"{name}", seconds(answer.phases_s[name])) for name in ("forward", "backward", "optimizer")]
     if answer.between_kernels_s:
-        found.append(("between kernels", seconds(answer.between_kernels_s)))
-    found += [
+        figures.append(("between kernels", seconds(answer.between_kernels_s)))
+    figures += [
         ("throughput", throughput(answer)),
         (f"MFU, of the {computes_in(work.dtype)} peak", f"{answer.mfu:.1%}{hardware_use(answer)}"),
         ("memory", f"{gib_of(memory.total, memory.capacity)}{' a GPU' if memory.gpus > 1 else ''}"),
         ("model", f"{count(answer.parameters)} parameters"),
         ("work", quantity(answer.flops, "FLOP")),
     ]
-    return found
+    return figures
 
 
 def _piece(colour: int, part: float) -> tuple[str, str]:

@@ -94,21 +94,21 @@ def _row(entry: BlockSchedule, stage: Stage, at: float) -> tuple[str, str, str, 
 def _slices(entry: BlockSchedule, colour: int, at: float, budget: int) -> list[Slice]:
     """The bars of a block on both lanes, one a repetition where there is room for them."""
     repeat = entry.segment.repeat
-    found = []
+    slices = []
     if repeat <= budget:
         for i in range(repeat):
             times = entry.kernels(i)
             name = entry.block.name if repeat == 1 else f"{entry.block.name} {i}"
-            found.append(Slice(1, name, colour, at + float(times.start_s[0]), at + float(times.end_s[-1])))
+            slices.append(Slice(1, name, colour, at + float(times.start_s[0]), at + float(times.end_s[-1])))
             if times.issued_s[-1] > times.issue_s[0]:
-                found.append(Slice(0, name, colour, at + float(times.issue_s[0]), at + float(times.issued_s[-1])))
-        return found
+                slices.append(Slice(0, name, colour, at + float(times.issue_s[0]), at + float(times.issued_s[-1])))
+        return slices
     (issued, _), (all_issued, all_done) = entry.state(0), entry.state(repeat)
     name = f"{entry.block.name} x {repeat}"
-    found.append(Slice(1, name, colour, at + float(entry.kernels(0).start_s[0]), at + all_done))
+    slices.append(Slice(1, name, colour, at + float(entry.kernels(0).start_s[0]), at + all_done))
     if all_issued > issued:
-        found.append(Slice(0, name, colour, at + issued, at + all_issued))
-    return found
+        slices.append(Slice(0, name, colour, at + issued, at + all_issued))
+    return slices
 
 
 def _layer(stage: Stage, blocks: Sequence[BlockSchedule], classes: Sequence[str]) -> Markup:

@@ -98,10 +98,10 @@ def _training(work: Workload) -> dict[str, Any]:
 
 def _assumed_of_the_run(answer: Prediction) -> list[str]:
     work = answer.workload
-    found = [f"micro_batch={work.micro_batch}"] if work.micro_batch_assumed else []
+    assumed = [f"micro_batch={work.micro_batch}"] if work.micro_batch_assumed else []
     if work.launch_overhead_assumed and answer.cpu_busy_s:
-        found.append(f"launch_overhead={work.launch_overhead_s * 1e6:.6g}us")
-    return found
+        assumed.append(f"launch_overhead={work.launch_overhead_s * 1e6:.6g}us")
+    return assumed
 
 
 def _times(answer: Prediction) -> dict[str, Any]:

@@ -22,139 +22,139 @@ PICTURES, TABLES = (".svg",), (".parquet", ".csv")
 _GIB = 2.0**30  # bytes of a GiB, by definition (IEC 80000-13)
 
 
-def row(found: PricedPlans, one: Priced) -> dict[str, Any]:
+def row(plans: PricedPlans, entry: Priced) -> dict[str, Any]:
     """A plan and its answer, as JSON and tables have it."""
-    dollars = found.tokens_per_dollar(one)
+    dollars = plans.tokens_per_dollar(entry)
     return {
-        "label": one.plan.label,
-        "num_gpus": one.plan.num_gpus,
-        **one.plan.words,
-        "schedule": one.schedule,
-        "latency_ms": one.latency_s * 1e3,
-        "mfu": one.mfu,
-        "memory_gib": one.memory_bytes / _GIB,
-        "fits": one.fits,
-        "bubble_share": one.bubble_share,
-        "exposed_ms": one.exposed_s * 1e3,
-        "tokens_per_s": found.batch * found.run.work.seq_len / one.latency_s,
+        "label": entry.plan.label,
+        "num_gpus": entry.plan.num_gpus,
+        **entry.plan.words,
+        "schedule": entry.schedule,
+        "latency_ms": entry.latency_s * 1e3,
+        "mfu": entry.mfu,
+        "memory_gib": entry.memory_bytes / _GIB,
+        "fits": entry.fits,
+        "bubble_share": entry.bubble_share,
+        "exposed_ms": entry.exposed_s * 1e3,
+        "tokens_per_s": plans.batch * plans.run.work.seq_len / entry.latency_s,
         "tokens_per_dollar": dollars,
     }
 
 
-def to_json(found: PricedPlans, most: int, more: dict[str, Any], enough: FewestGpusToTrain | None = None) -> str:
+def to_json(plans: PricedPlans, most: int, more: dict[str, Any], enough: FewestGpusToTrain | None = None) -> str:
     """The JSON text: the best ``most`` plans that fit; ``more`` beside them. Where none fits, the plan that needs
     least and what would be ``enough``."""
-    work = found.run.work
+    work = plans.run.work
     document = {
         "schema_version": 1,
-        "model": found.run.config.name,
-        "gpu": found.run.gpu.id,
-        "gpu_set": list(found.run.gpu.changed),
-        "system": found.system.id,
-        "num_gpus": list(found.num_gpus),
-        "global_batch": found.batch,
+        "model": plans.run.config.name,
+        "gpu": plans.run.gpu.id,
+        "gpu_set": list(plans.run.gpu.changed),
+        "system": plans.system.id,
+        "num_gpus": list(plans.num_gpus),
+        "global_batch": plans.batch,
         "seq_len": work.seq_len,
         "dtype": work.dtype,
         "execution": work.execution,
         "software": work.software or None,
         "optimizer": work.optimizer,
-        "plans_legal": found.legal,
-        "plans_fitting": len(found.fitting),
-        "plans": [row(found, one) for one in found.fitting[:most]],
-        "nearest": None if found.fitting else _nearest(found),
+        "plans_legal": plans.legal,
+        "plans_fitting": len(plans.fitting),
+        "plans": [row(plans, entry) for entry in plans.fitting[:most]],
+        "nearest": None if plans.fitting else _nearest(plans),
         "enough": None
         if enough is None
         else {
             "num_gpus": None if enough.plan is None else enough.plan.plan.num_gpus,
             "looked_at": enough.looked_at,
-            "plan": None if enough.plan is None else row(found, enough.plan),
+            "plan": None if enough.plan is None else row(plans, enough.plan),
         },
         **more,
     }
     return json.dumps(document, indent=2, allow_nan=False)
 
 
-def _nearest(found: PricedPlans) -> dict[str, Any]:
+def _nearest(plans: PricedPlans) -> dict[str, Any]:
     """The plan that needs least, and what it lacks."""
-    near = least(found)
-    return row(found, near) | {"missing_gib": (near.memory_bytes - near.usable_bytes) / _GIB}
+    near = least(plans)
+    return row(plans, near) | {"missing_gib": (near.memory_bytes - near.usable_bytes) / _GIB}
 
 
-def print_plans(found: PricedPlans, most: int, console: Console, enough: FewestGpusToTrain | None = None) -> None:
+def print_plans(plans: PricedPlans, most: int, console: Console, enough: FewestGpusToTrain | None = None) -> None:
     """What was asked, and the best plans that fit."""
-    work = found.run.work
-    counts = " or ".join(f"{count:,}" for count in found.num_gpus)
+    work = plans.run.work
+    counts = " or ".join(f"{count:,}" for count in plans.num_gpus)
     head = (
-        f"{found.run.config.name} on {counts} x {found.run.gpu.label} ({found.system.id}): global batch"
-        f" {found.batch:,}, seq-len {work.seq_len}, dtype {work.dtype}, execution {work.execution}, optimizer"
+        f"{plans.run.config.name} on {counts} x {plans.run.gpu.label} ({plans.system.id}): global batch"
+        f" {plans.batch:,}, seq-len {work.seq_len}, dtype {work.dtype}, execution {work.execution}, optimizer"
         f" {work.optimizer}"
     )
     say(console, head, clauses=True)
     console.print()
-    best = found.fitting[:most]
-    several, priced = len(found.num_gpus) > 1, found.price is not None
+    best = plans.fitting[:most]
+    several, priced = len(plans.num_gpus) > 1, plans.price is not None
     columns = [Column("#", right=True, key=True), Column("plan", key=True), *[Column("GPUs", right=True)] * several]
     columns += [Column(name, right=True) for name in ("step", "MFU", "memory", "bubble", "exposed")]
     columns += [Column("tokens/$", right=True)] * priced
     rows = []
-    for place, one in enumerate(best, start=1):
+    for place, entry in enumerate(best, start=1):
         rows.append(
             [
-                str(place), one.plan.label, *[f"{one.plan.num_gpus:,}"] * several, seconds(one.latency_s),
-                f"{one.mfu:.1%}", f"{one.memory_bytes / _GIB:.1f} GiB", f"{one.bubble_share:.1%}",
-                seconds(one.exposed_s), *[f"{found.tokens_per_dollar(one) or 0.0:,.0f}"] * priced,
+                str(place), entry.plan.label, *[f"{entry.plan.num_gpus:,}"] * several, seconds(entry.latency_s),
+                f"{entry.mfu:.1%}", f"{entry.memory_bytes / _GIB:.1f} GiB", f"{entry.bubble_share:.1%}",
+                seconds(entry.exposed_s), *[f"{plans.tokens_per_dollar(entry) or 0.0:,.0f}"] * priced,
             ]
         )  # fmt: skip
     if best:
         print_table(console, columns, rows)
         console.print()
-    say(console, f"{found.legal:,} plans are legal, {len(found.fitting):,} fit in {_memory(found)}")
+    say(console, f"{plans.legal:,} plans are legal, {len(plans.fitting):,} fit in {_memory(plans)}")
     if not best:
-        near = least(found)
+        near = least(plans)
         missing = (near.memory_bytes - near.usable_bytes) / _GIB
         words = f"none fits: {near.plan.label} needs the least memory, {missing:.1f} GiB more than a GPU may use"
         say(console, words if enough is None else f"{words}; {enough}")
 
 
-def _memory(found: PricedPlans) -> str:
-    usable = found.priced[0].usable_bytes / _GIB
+def _memory(plans: PricedPlans) -> str:
+    usable = plans.priced[0].usable_bytes / _GIB
     return f"{usable:.1f} GiB a GPU"
 
 
 # --------------------------------------------------------------------------------------------------------- explained
 
 
-def explain(found: PricedPlans, one: Priced, most: int = 8) -> dict[str, Any]:
+def explain(plans: PricedPlans, entry: Priced, most: int = 8) -> dict[str, Any]:
     """What bounds a plan and what its neighbours would change, as JSON has it."""
-    near = neighbours(found, one.plan)
+    near = neighbours(plans, entry.plan)
     gains = [(what, other) for what, other in near if other.fits][:most]
-    tight = [(what, other) for what, other in near if not other.fits and other.latency_s < one.latency_s][:most]
+    tight = [(what, other) for what, other in near if not other.fits and other.latency_s < entry.latency_s][:most]
     return {
-        "plan": row(found, one),
-        "parts_ms": {name: value * 1e3 for name, value in one.parts_s.items()},
-        "bound_by": max(one.parts_s, key=lambda name: one.parts_s[name]) if one.parts_s else None,
-        "changes": [_change(one, what, other) for what, other in gains],
-        "faster_but_too_large": [_change(one, what, other) for what, other in tight],
+        "plan": row(plans, entry),
+        "parts_ms": {name: value * 1e3 for name, value in entry.parts_s.items()},
+        "bound_by": max(entry.parts_s, key=lambda name: entry.parts_s[name]) if entry.parts_s else None,
+        "changes": [_change(entry, what, other) for what, other in gains],
+        "faster_but_too_large": [_change(entry, what, other) for what, other in tight],
     }
 
 
-def _change(one: Priced, what: str, other: Priced) -> dict[str, Any]:
+def _change(entry: Priced, what: str, other: Priced) -> dict[str, Any]:
     return {
         "change": what,
         "label": other.plan.label,
         "latency_ms": other.latency_s * 1e3,
-        "latency_change_pct": (other.latency_s / one.latency_s - 1.0) * 100.0,
+        "latency_change_pct": (other.latency_s / entry.latency_s - 1.0) * 100.0,
         "memory_gib": other.memory_bytes / _GIB,
         "missing_gib": max(0.0, other.memory_bytes - other.usable_bytes) / _GIB,
     }
 
 
-def print_explained(found: PricedPlans, one: Priced, console: Console) -> None:
+def print_explained(plans: PricedPlans, entry: Priced, console: Console) -> None:
     """The same for a terminal."""
-    told = explain(found, one)
+    told = explain(plans, entry)
     console.print()
-    say(console, f"{one.plan.label}: {seconds(one.latency_s)}, bound by {told['bound_by']}")
-    rows = [[name, seconds(value), f"{value / one.latency_s:.1%}"] for name, value in one.parts_s.items() if value]
+    say(console, f"{entry.plan.label}: {seconds(entry.latency_s)}, bound by {told['bound_by']}")
+    rows = [[name, seconds(value), f"{value / entry.latency_s:.1%}"] for name, value in entry.parts_s.items() if value]
     print_table(console, [Column("part", key=True), Column("time", right=True), Column("share", right=True)], rows)
     for title, key in (("one word changed", "changes"), ("faster, but too large", "faster_but_too_large")):
         if not told[key]:
@@ -184,26 +184,26 @@ def check_out(path: Path) -> None:
         raise RequestError(f"--out {path}: exists and is not a plain file; expected a file to write")
 
 
-def draw(found: PricedPlans, path: Path) -> None:
+def draw(plans: PricedPlans, path: Path) -> None:
     """Step time over memory: a mark a plan, those that do not fit in another colour, the frontier of both as a line and
     what a GPU may use as another. Plans far slower than the fastest are left out."""
     from predictor.report.drawing import PLOTS, Point, file_of, scatter
 
-    edge, usable = frontier(found.fitting), found.priced[0].usable_bytes
+    edge, usable = frontier(plans.fitting), plans.priced[0].usable_bytes
     # How far the picture reaches: chosen by looking at pictures.
     slowest = min(6.0 * edge[0].latency_s, 4.0 * edge[-1].latency_s) if edge else math.inf
-    shown = [one for one in found.priced if (one.latency_s <= slowest and one.memory_bytes <= 1.5 * usable) or not edge]
+    shown = [p for p in plans.priced if (p.latency_s <= slowest and p.memory_bytes <= 1.5 * usable) or not edge]
     points = [
-        Point(*_place(one), f"{one.plan.label}: {seconds(one.latency_s)}, {_place(one)[0]:.1f} GiB", 5 * (not one.fits))
-        for one in shown
+        Point(*_place(p), f"{p.plan.label}: {seconds(p.latency_s)}, {_place(p)[0]:.1f} GiB", 5 * (not p.fits))
+        for p in shown
     ]
-    points += [Point(*_place(one), f"the fastest: {one.plan.label}", ringed=True) for one in edge[:1]]
-    counts = " or ".join(f"{count:,}" for count in found.num_gpus)
-    title = f"Plans of {found.run.config.name} on {counts} {found.run.gpu.label}, global batch {found.batch:,}"
+    points += [Point(*_place(entry), f"the fastest: {entry.plan.label}", ringed=True) for entry in edge[:1]]
+    counts = " or ".join(f"{count:,}" for count in plans.num_gpus)
+    title = f"Plans of {plans.run.config.name} on {counts} {plans.run.gpu.label}, global batch {plans.batch:,}"
     axes = "memory of the fullest GPU, GiB (line: what a GPU may use; red: does not fit)", "step, s"
-    drawn = scatter(points, [_place(one) for one in edge], axes, title, PLOTS[0], usable / _GIB)
+    drawn = scatter(points, [_place(entry) for entry in edge], axes, title, PLOTS[0], usable / _GIB)
     outputs.write("--out", path, file_of(drawn, title=title))
 
 
-def _place(one: Priced) -> tuple[float, float]:
-    return one.memory_bytes / _GIB, one.latency_s
+def _place(entry: Priced) -> tuple[float, float]:
+    return entry.memory_bytes / _GIB, entry.latency_s

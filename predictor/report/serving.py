@@ -164,45 +164,45 @@ def _averaged(starts: FloatArray, ends: FloatArray, values: FloatArray, edges: F
     """Averages over the spans between ``edges`` of what is ``values`` from ``starts`` to ``ends``, else 0."""
     times = np.stack((starts, ends), axis=1).ravel()
     areas = np.stack((np.zeros(len(values)), values * (ends - starts)), axis=1).ravel().cumsum()
-    found: FloatArray = np.diff(np.interp(edges, times, areas)) / np.diff(edges)
-    return found
+    means: FloatArray = np.diff(np.interp(edges, times, areas)) / np.diff(edges)
+    return means
 
 
-def _degrees(found: Mapping[str, Any]) -> str:
-    return f"tp {found['tp']}" + (f" pp {found['pp']}" if found["pp"] > 1 else "")
+def _degrees(report: Mapping[str, Any]) -> str:
+    return f"tp {report['tp']}" + (f" pp {report['pp']}" if report["pp"] > 1 else "")
 
 
 _WORDS = {"ttft_ms": "time to first token", "tpot_ms": "time per output token", "latency_ms": "latency"}
 
 
-def print_served(found: Mapping[str, Any], console: Console) -> None:
+def print_served(report: Mapping[str, Any], console: Console) -> None:
     """The answer in a few lines."""
-    changed = f" ({', '.join(found['gpu_set'])})" if found["gpu_set"] else ""
-    gpus = f"{found['num_gpus']} x {found['gpu']}{changed}"
+    changed = f" ({', '.join(report['gpu_set'])})" if report["gpu_set"] else ""
+    gpus = f"{report['num_gpus']} x {report['gpu']}{changed}"
     say(
         console,
-        f"{found['model']} on {gpus}, {found['release'] or found['execution']}, {_degrees(found)}"
-        + (f", {found['replicas']} replicas" if found["replicas"] > 1 else "")
-        + f", {found['dtype']}, at most {found['max_num_seqs']:,} sequences and {found['max_num_batched_tokens']:,}"
-        f" tokens a step, {found['kv_cache_tokens']:,} tokens of KV cache",
+        f"{report['model']} on {gpus}, {report['release'] or report['execution']}, {_degrees(report)}"
+        + (f", {report['replicas']} replicas" if report["replicas"] > 1 else "")
+        + f", {report['dtype']}, at most {report['max_num_seqs']:,} sequences and {report['max_num_batched_tokens']:,}"
+        f" tokens a step, {report['kv_cache_tokens']:,} tokens of KV cache",
     )
-    if found["prefill"]:
-        reads = found["prefill"]
+    if report["prefill"]:
+        reads = report["prefill"]
         say(
             console,
             f"prompts on {reads['servers']} x {_degrees(reads)} of these GPUs, busy {reads['busy_share']:.0%}, at most"
             f" {reads['most_waiting']:,} wait there; a KV cache comes over in {reads['hand_over_ms']:,.3g} ms",
         )
-    loop = f", {found['concurrency']} at a time" if found["concurrency"] else ""
+    loop = f", {report['concurrency']} at a time" if report["concurrency"] else ""
     say(
         console,
-        f"{found['requests']:,} requests{loop}: {found['input_tokens']:,} tokens in"
-        + (f" ({found['cached_tokens']:,} of them found in the cache)" if found["cached_tokens"] else "")
-        + f", {found['output_tokens']:,} out, in {found['duration_s']:.4g} s",
+        f"{report['requests']:,} requests{loop}: {report['input_tokens']:,} tokens in"
+        + (f" ({report['cached_tokens']:,} of them found in the cache)" if report["cached_tokens"] else "")
+        + f", {report['output_tokens']:,} out, in {report['duration_s']:.4g} s",
     )
     rows = []
     for name, words in _WORDS.items():
-        times = found[name]
+        times = report[name]
         if times["mean"] is None:
             continue
         low_high = times["interval"]
@@ -211,26 +211,28 @@ def print_served(found: Mapping[str, Any], console: Console) -> None:
             "" if low_high is None else f"{low_high[0]:,.4g} to {low_high[1]:,.4g}",
         ])  # fmt: skip
     heads = [Column("ms", key=True), *(Column(name, right=True) for name in ("mean", "p50", "p90", "p99"))]
-    print_table(console, [*heads, Column(f"{found['interval_level']:.0%} of the mean", right=True)], rows)
+    print_table(console, [*heads, Column(f"{report['interval_level']:.0%} of the mean", right=True)], rows)
+    goodput = ""
+    if report["goodput"] is not None:
+        goodput = f", goodput {report['goodput']:,.4g} ({report['good_share']:.1%} good)"
     say(
         console,
-        f"{found['output_tokens_per_s']:,.4g} tokens/s ({found['output_tokens_per_s_per_gpu']:,.4g} a GPU),"
-        f" {found['requests_per_s']:,.4g} requests/s"
-        + ("" if found["goodput"] is None else f", goodput {found['goodput']:,.4g} ({found['good_share']:.1%} good)"),
+        f"{report['output_tokens_per_s']:,.4g} tokens/s ({report['output_tokens_per_s_per_gpu']:,.4g} a GPU),"
+        f" {report['requests_per_s']:,.4g} requests/s{goodput}",
     )  # fmt: skip
     say(
         console,
-        f"busy {found['busy_share']:.0%}, {found['mean_decoding']:,.3g} decode and {found['mean_waiting']:,.3g} wait on"
-        f" average, cache {found['mean_cache_share']:.0%} full, at most {found['most_cache_share']:.0%},"
-        f" {found['preemptions']:,} preempted, {found['steps']:,} steps",
+        f"busy {report['busy_share']:.0%}, {report['mean_decoding']:,.3g} decode and {report['mean_waiting']:,.3g} wait"
+        f" on average, cache {report['mean_cache_share']:.0%} full, at most {report['most_cache_share']:.0%},"
+        f" {report['preemptions']:,} preempted, {report['steps']:,} steps",
     )
-    for note in found["notes"]:
+    for note in report["notes"]:
         say(console, note)
 
 
-def to_json(found: Mapping[str, Any]) -> str:
+def to_json(report: Mapping[str, Any]) -> str:
     """The answer as JSON text."""
-    return json.dumps(found, indent=2, allow_nan=False)
+    return json.dumps(report, indent=2, allow_nan=False)
 
 
 def columns_of(served: Served) -> dict[str, list[Any]]:

@@ -25,30 +25,30 @@ _PICTURES = (
 MOST_EVENTS = 20_000
 
 
-def write_reports(served: Served, found: Mapping[str, Any], *, html: str | None, timeline: str | None) -> None:
+def write_reports(served: Served, report: Mapping[str, Any], *, html: str | None, timeline: str | None) -> None:
     """Write the page and the trace where they are asked for; RequestError for a path that cannot be written."""
     for flag, path, text in (
-        ("--html", html, to_page(served, found) if html is not None else ""),
+        ("--html", html, to_page(served, report) if html is not None else ""),
         ("--timeline", timeline, to_trace(served) if timeline is not None else ""),
     ):
         if path is not None:
             outputs.write(flag, path, text.encode("utf-8", errors="replace"))
 
 
-def to_page(served: Served, found: Mapping[str, Any]) -> str:
+def to_page(served: Served, report: Mapping[str, Any]) -> str:
     """The page."""
-    title = f"{found['model']} on {found['num_gpus']} x {found['gpu']}: {found['requests']:,} requests"
+    title = f"{report['model']} on {report['num_gpus']} x {report['gpu']}: {report['requests']:,} requests"
     rows = []
     for name, words in (("ttft_ms", "first token"), ("tpot_ms", "per token"), ("latency_ms", "latency")):
-        times = found[name]
+        times = report[name]
         shown = [times[key] for key in ("mean", "p50", "p90", "p99")]
         low_high = times["interval"]
         span = "" if low_high is None else f"{low_high[0]:,.4g} to {low_high[1]:,.4g}"
         rows.append([words, *("" if value is None else f"{value:,.4g}" for value in shown), span])
     heads = [("ms", False), *((name, True) for name in ("mean", "p50", "p90", "p99")), ("80 % of the mean", True)]
-    curves = found["timeline"]
+    curves = report["timeline"]
     pictures = [_curve(words, curves["time_s"], curves[key]) for key, words in _PICTURES]
-    values = {key: value for key, value in found.items() if isinstance(value, (str, int, float)) or value is None}
+    values = {key: value for key, value in report.items() if isinstance(value, (str, int, float)) or value is None}
     facts = [[key, "" if value is None else f"{value:,.6g}" if isinstance(value, float) else str(value)]
              for key, value in values.items()]  # fmt: skip
     parts = [

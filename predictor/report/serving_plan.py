@@ -95,17 +95,17 @@ def _speeds(plan: ServingPlan) -> str:
 
 def _cells(entry: RankedPlan, price: float | None, sla: Sla) -> list[str]:
     plan, simulated = entry.plan, entry.simulated
-    found = [
+    cells = [
         str(plan), str(plan.gpus), significant(plan.tokens_per_s_per_gpu), significant(plan.tokens_per_s_per_user),
         shown(plan.ttft_s), shown(plan.tpot_s), gib_of(plan.kv_bytes, plan.times.memory.kv_cache_capacity),
     ]  # fmt: skip
     if price is not None:
-        found.append(f"{cost_per_million(plan, price):.3g}")
+        cells.append(f"{cost_per_million(plan, price):.3g}")
     if simulated is None:
-        return [*found, "-", "-"]
+        return [*cells, "-", "-"]
     missed = sla.missed(simulated.ttft_s, simulated.tpot_s)
     means = (("ttft", simulated.ttft_s), ("tpot", simulated.tpot_s))
-    return [*found, *(shown(seconds) + " (missed)" * (name in missed) for name, seconds in means)]
+    return [*cells, *(shown(seconds) + " (missed)" * (name in missed) for name, seconds in means)]
 
 
 # ------------------------------------------------------------------------------------------------------ JSON and rows
@@ -132,7 +132,7 @@ def nothing_json(asked: ServingQuestion, error: NothingMeets, price: float | Non
         **_asked(asked, plan.times.run if plan else None, price),
         "plans": [], "frontier": [], "command": None, "reason": str(error),
         "nearest": None if error.nearest is None else {
-            **_row(RankedPlan(error.nearest), price), "missed": {one.name: _missed(one) for one in error.missed},
+            **_row(RankedPlan(error.nearest), price), "missed": {each.name: _missed(each) for each in error.missed},
         },
         "enough": None if enough is None else {
             "num_gpus": enough.gpus, "looked_at": enough.looked_at, "reason": enough.reason or None,
@@ -143,10 +143,10 @@ def nothing_json(asked: ServingQuestion, error: NothingMeets, price: float | Non
     return json.dumps(document, indent=2)
 
 
-def _missed(one: Missed) -> dict[str, float]:
+def _missed(missed: Missed) -> dict[str, float]:
     """A limit that a plan misses: times in milliseconds, rates in requests/s; ``over``: the share it is missed by."""
-    unit, factor = ("per_s", 1.0) if one.name == "rate" else ("ms", 1e3)
-    return {f"limit_{unit}": one.limit * factor, f"value_{unit}": one.value * factor, "over": one.by}
+    unit, factor = ("per_s", 1.0) if missed.name == "rate" else ("ms", 1e3)
+    return {f"limit_{unit}": missed.limit * factor, f"value_{unit}": missed.value * factor, "over": missed.by}
 
 
 def _asked(asked: ServingQuestion, run: Run | None, price: float | None) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def _asked(asked: ServingQuestion, run: Run | None, price: float | None) -> dict
 
 def rows_of(answer: ServingAnswer, price: float | None = None) -> list[dict[str, Any]]:
     """The frontier and the plans as rows of a file; ``set`` says of which of the two a row is."""
-    found = []
+    rows = []
     for name, entries in (("plans", answer.entries), ("frontier", tuple(map(RankedPlan, answer.found.frontier)))):
         for entry in entries:
             row = _row(entry, price)
@@ -175,8 +175,8 @@ def rows_of(answer: ServingAnswer, price: float | None = None) -> list[dict[str,
                 row |= {f"{goal}_low_ms": ends[0], f"{goal}_high_ms": ends[1]}
             row |= {f"prefill_{key}": (nested["prefill"] or {}).get(key) for key in _OF_PREFILL}
             row |= {f"simulated_{key}": (nested["simulated"] or {}).get(key) for key in _OF_SIMULATION}
-            found.append({"set": name, **row})
-    return found
+            rows.append({"set": name, **row})
+    return rows
 
 
 _OF_PREFILL = ("tp", "pp", "dp", "ep", "replicas", "load")
@@ -212,11 +212,11 @@ def _margins(answer: ServingAnswer, entry: RankedPlan) -> dict[str, Any]:
     misses."""
     simulated, sla = entry.simulated, answer.asked.sla
     missed = None if simulated is None else sla.missed(simulated.ttft_s, simulated.tpot_s)
-    found: dict[str, Any] = {"simulated_missed": missed}
+    values: dict[str, Any] = {"simulated_missed": missed}
     for name, left in margins(answer.asked, entry).items():
-        found[f"{name}_margin"] = None if left is None else left[0]
-        found[f"{name}_margin_interval"] = None if left is None or entry.interval is None else list(left[1:])
-    return found
+        values[f"{name}_margin"] = None if left is None else left[0]
+        values[f"{name}_margin_interval"] = None if left is None or entry.interval is None else list(left[1:])
+    return values
 
 
 def _ms(seconds: float) -> float | None:

@@ -114,14 +114,14 @@ def _spread(
     block: list[int], widths: list[int], least: dict[int, int], columns: Sequence[Column], width: int
 ) -> dict[int, int]:
     """Widths of a block's columns: what is left over goes to those that wrap, in equal parts at most."""
-    found = {i: least[i] for i in block}
-    left = width - _total(list(found.values()))
+    widest = {i: least[i] for i in block}
+    left = width - _total(list(widest.values()))
     wrapping = [i for i in block if columns[i].wrap]
     for number, i in enumerate(wrapping):
-        more = min(widths[i] - found[i], left // (len(wrapping) - number))
-        found[i] += more
+        more = min(widths[i] - widest[i], left // (len(wrapping) - number))
+        widest[i] += more
         left -= more
-    return found
+    return widest
 
 
 def _print_block(

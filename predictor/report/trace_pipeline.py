@@ -32,14 +32,14 @@ FIRST_STAGE = 100
 MOST_PASSES = 20_000
 
 
-def pipeline_events(found: Forecast, most: int = MOST_PASSES) -> list[Event]:
+def pipeline_events(forecast: Forecast, most: int = MOST_PASSES) -> list[Event]:
     """The events of a forecast of training on many GPUs, in no order; metadata among them."""
-    plan, work = found.plan, found.run.work
+    plan, work = forecast.plan, forecast.run.work
     assert plan.parallel is not None
-    laid = laid_out(found.run, plan, found.timed)
+    laid = laid_out(forecast.run, plan, forecast.timed)
     over = work.parallelism
     order = laid.order or order_of(over.order, 1, work.micro_batches, 1)
-    writer = _Steps(found, order, laid)
+    writer = _Steps(forecast, order, laid)
     starts, ends, there = timeline(order, laid.forward_s, laid.backward_s, laid.sent_s, laid.p2p)
     every = max(4, most // order.stages)
     for stage in range(order.stages):
@@ -59,8 +59,8 @@ def pipeline_events(found: Forecast, most: int = MOST_PASSES) -> list[Event]:
 class _Steps:
     """Collects the events of stages; threads are numbered as they come."""
 
-    def __init__(self, found: Forecast, order: Order, laid: Laid) -> None:
-        self.found = found
+    def __init__(self, forecast: Forecast, order: Order, laid: Laid) -> None:
+        self.forecast = forecast
         self.order = order
         self.laid = laid
         self.events: list[Event] = []
@@ -72,7 +72,7 @@ class _Steps:
     def metadata(self) -> list[Event]:
         """Names of stages and of their streams."""
         named: list[tuple[int, int, str, dict[str, object]]] = []
-        over = self.found.run.work.parallelism
+        over = self.forecast.run.work.parallelism
         each = over.tp * over.cp * over.dp
         for stage in range(self.order.stages):
             pid = FIRST_STAGE + stage
@@ -110,7 +110,7 @@ class _Steps:
         if there_s > end_s:
             to = (stage - 1 if back else stage + 1) % order.stages
             what = "gradient" if back else "activation"
-            parallel = self.found.plan.parallel
+            parallel = self.forecast.plan.parallel
             assert parallel is not None
             stream = f"{self.link(parallel.message)}, to the stage {'before' if back else 'behind'}"
             begins = max(end_s, self.until.get((stage, stream), 0.0))
@@ -122,14 +122,14 @@ class _Steps:
 
     def link(self, place: int) -> str:
         """The network of what is exchanged at a place of the plan."""
-        nodes = [node for block in self.found.timed[place].stage.graph.blocks for node in block.nodes]
+        nodes = [node for block in self.forecast.timed[place].stage.graph.blocks for node in block.nodes]
         return next((node.op.stream for node in nodes if node.op.stream != COMPUTE), PIPELINE)
 
     def kernels(self, stage: int, chunk: int, back: bool, start_s: float, end_s: float) -> None:
         """The kernels of a pass: the first run of every block, the others as one slice; within ``end_s``."""
-        parallel = self.found.plan.parallel
+        parallel = self.forecast.plan.parallel
         assert parallel is not None
-        timed = self.found.timed[parallel.kinds[parallel.ranks[stage]].chunks[chunk]]
+        timed = self.forecast.timed[parallel.kinds[parallel.ranks[stage]].chunks[chunk]]
         ahead = timed.stage.forward
         blocks = timed.blocks[ahead:] if back else timed.blocks[:ahead]
         total = sum(at.sum_s * at.block.repeat for at in blocks)
@@ -148,9 +148,9 @@ class _Steps:
         seconds = [float(timed.operators.seconds[row]) * node.count * node.share
                    for node, row in zip(at.block.nodes, at.rows, strict=True)]  # fmt: skip
         counts = [node.count for node in at.block.nodes]
-        own = np.add.reduceat(at.gpu_s, np.cumsum([0, *counts[:-1]])) if len(at.gpu_s) else np.zeros(0)
-        self.slice(stage, COMPUTE, name, "block", now, now + float(own.sum()) * stretch)
-        for node, whole, exposed in zip(at.block.nodes, seconds, own.tolist(), strict=True):
+        each_s = np.add.reduceat(at.gpu_s, np.cumsum([0, *counts[:-1]])) if len(at.gpu_s) else np.zeros(0)
+        self.slice(stage, COMPUTE, name, "block", now, now + float(each_s.sum()) * stretch)
+        for node, whole, exposed in zip(at.block.nodes, seconds, each_s.tolist(), strict=True):
             args = {"operator": node.op.label, "shape": shape_text(node.op), "phase": node.phase}
             label = node.name or node.op.label
             if node.op.stream == COMPUTE:
@@ -166,7 +166,7 @@ class _Steps:
     def after(self, stage: int, at: float) -> None:
         """What follows the last pass of a stage: the reduction of its gradients and, when all stages have theirs, whose
         norm is of all of them, the update and the weights."""
-        laid, parallel = self.laid, self.found.plan.parallel
+        laid, parallel = self.laid, self.forecast.plan.parallel
         assert parallel is not None
         rank = parallel.kinds[parallel.ranks[stage]]
         if laid.reduce_s[stage]:

@@ -79,17 +79,17 @@ UNMEASURED = ("optimizer", "cross-entropy", "moe routing")
 
 def notes(rows: Sequence[ClassTime], gpu: str, selector: ArtifactSet | RooflineOnly) -> tuple[str, ...]:
     """What a reader should know of where the numbers are from: a GPU or operators that nobody measured."""
-    found = []
+    lines = []
     used = sorted({name for row in rows for name in row.estimators})
     unseen = [name for name in used if gpu not in selector.measured_on(name)]
     if unseen:
-        found.append(f"No measurements of {gpu} for {', '.join(unseen)}: its times are estimated from other GPUs.")
+        lines.append(f"No measurements of {gpu} for {', '.join(unseen)}: its times are estimated from other GPUs.")
     guessed = {row.op for row in rows if row.op in UNMEASURED}
     if any(row.phase == BACKWARD for row in rows):
         guessed.add("backward kernels other than GEMM")
     if guessed and used:
-        found.append(f"No measurements for {', '.join(sorted(guessed))}: they get the efficiency of similar kernels.")
-    return tuple(found)
+        lines.append(f"No measurements for {', '.join(sorted(guessed))}: they get the efficiency of similar kernels.")
+    return tuple(lines)
 
 
 def context_notes(config: Model, work: Workload) -> tuple[str, ...]:
@@ -131,10 +131,10 @@ def longest_nodes(stages: Sequence[Sequence[OpTime]], table: KernelTable, top: i
         first = members[0]
         key = (first.name, first.op.label, first.phase, tuple(dict.fromkeys(item.index for item in members)))
         rows.setdefault(key, []).extend(members)
-    found = [(sum(latency[item.index] * item.times for item in members), members) for members in rows.values()]
-    total = sum(seconds for seconds, _ in found) or 1.0
-    found.sort(key=lambda row: -row[0])
-    return tuple(_node(members, seconds, seconds / total, table) for seconds, members in found[:top])
+    ranked = [(sum(latency[item.index] * item.times for item in members), members) for members in rows.values()]
+    total = sum(seconds for seconds, _ in ranked) or 1.0
+    ranked.sort(key=lambda row: -row[0])
+    return tuple(_node(members, seconds, seconds / total, table) for seconds, members in ranked[:top])
 
 
 def _same_places(stages: Sequence[Sequence[OpTime]]) -> list[list[OpTime]]:
@@ -153,9 +153,9 @@ def _node(members: Sequence[OpTime], seconds: float, share: float, table: Kernel
     for item in members:
         times[item.index] = times.get(item.index, 0.0) + item.times
     longest = table.row(max(times, key=lambda i: float(table.latency_s[i]) * times[i]))
-    one, texts = members[0], [shape_text(item.op) for item in members]
+    first, texts = members[0], [shape_text(item.op) for item in members]
     return NodeTime(
-        one.name or one.op.label, one.op.label, _range_text(texts[0], texts[-1]), one.phase,
+        first.name or first.op.label, first.op.label, _range_text(texts[0], texts[-1]), first.phase,
         sum(times.values()), seconds, share, longest.bound, longest.source,
     )  # fmt: skip
 
@@ -190,14 +190,14 @@ def shape_text(op: Op) -> str:
 
 def unknown_shares(op_times: Sequence[OpTime], table: KernelTable) -> dict[str, float]:
     """Share of all GPU time by name of an operator without an entry, the largest first; empty where there is none."""
-    found: dict[str, float] = {}
+    shares: dict[str, float] = {}
     total = 0.0
     for item in op_times:
         seconds = float(table.latency_s[item.index]) * item.times
         total += seconds
         if isinstance(item.op, Opaque):
-            found[item.op.name] = found.get(item.op.name, 0.0) + seconds
-    return {name: s / (total or 1.0) for name, s in sorted(found.items(), key=lambda row: -row[1])}
+            shares[item.op.name] = shares.get(item.op.name, 0.0) + seconds
+    return {name: s / (total or 1.0) for name, s in sorted(shares.items(), key=lambda row: -row[1])}
 
 
 def unknown_notes(shares: Mapping[str, float]) -> tuple[str, ...]:
@@ -235,19 +235,19 @@ def check_strict(run: Run, plan: Plan) -> None:
 
 def names_of(stages: Sequence[TimedStage]) -> list[str]:
     """Names of a run's operators, as a list of the longest ones has them, the longest first."""
-    found: dict[str, float] = {}
+    seconds_of: dict[str, float] = {}
     for timed in stages:
         for item in timed.op_times():
             name = item.name or item.op.label
-            found[name] = found.get(name, 0.0) + float(timed.table.latency_s[item.index]) * item.times
-    return sorted(found, key=lambda name: -found[name])
+            seconds_of[name] = seconds_of.get(name, 0.0) + float(timed.table.latency_s[item.index]) * item.times
+    return sorted(seconds_of, key=lambda name: -seconds_of[name])
 
 
 def explained(stages: Sequence[TimedStage], asked: str) -> Explained:
     """The operator called ``asked``; UnknownNameError with the nearest names."""
     known, said = names_of(stages), str(asked)
-    wanted = next((name for name in known if name.lower() == said.strip().lower()), None)
-    if wanted is None:
+    name = next((name for name in known if name.lower() == said.strip().lower()), None)
+    if name is None:
         raise unknown_name("operator of this run", said, known, "a name that --top lists", "--explain")
     table = stages[0].table
     total, times = 0.0, dict[int, float]()
@@ -256,7 +256,7 @@ def explained(stages: Sequence[TimedStage], asked: str) -> Explained:
         for item in timed.op_times():
             seconds = float(table.latency_s[item.index]) * item.times
             total += seconds
-            if (item.name or item.op.label) == wanted:
+            if (item.name or item.op.label) == name:
                 times[item.index] = times.get(item.index, 0.0) + item.times
                 first.setdefault(item.index, item)
     index = max(times, key=lambda i: float(table.latency_s[i]) * times[i])
@@ -275,25 +275,25 @@ def explained(stages: Sequence[TimedStage], asked: str) -> Explained:
         bound = "the lower bound; the estimator is below it"
     power = held_terms(operators, index)
     bound = POWER if power else bound
-    others = tuple(sorted({shape_text(one.op) for i, one in first.items() if i != index} - {shape_text(item.op)}))
+    others = tuple(sorted({shape_text(other.op) for i, other in first.items() if i != index} - {shape_text(item.op)}))
     return Explained(
-        wanted, item.op.label, shape_text(item.op), item.phase, times[index], row.latency_s,
+        name, item.op.label, shape_text(item.op), item.phase, times[index], row.latency_s,
         row.latency_s * times[index] / (total or 1.0), bound, row.source, row.estimator, why.rests_on, others,
         (*_roofline(item.op, row, *ceilings), *power, *why.terms),
     )  # fmt: skip
 
 
 def _roofline(op: Op, row: KernelPrediction, compute_s: float, dram_s: float, link_s: float) -> list[Term]:
-    found = [
+    rows = [
         ("FLOPs", op.flops(), "FLOP", ""),
         ("bytes", float(op.bytes_moved()), "bytes", "read and written"),
         ("compute", compute_s, "s", "FLOPs at the peak"),
         ("DRAM", dram_s, "s", "all bytes at DRAM's bandwidth"),
     ]
-    found += [("link", link_s, "s", "bytes at the links' bandwidth")] if link_s else []
-    found += [("lower bound", row.lower_bound_s, "s", "no kernel is faster; L2 may hold what fits in it")]
+    rows += [("link", link_s, "s", "bytes at the links' bandwidth")] if link_s else []
+    rows += [("lower bound", row.lower_bound_s, "s", "no kernel is faster; L2 may hold what fits in it")]
     if row.interval_s is not None:
-        found += [("interval, low", row.interval_s[0], "s", ""), ("interval, high", row.interval_s[1], "s", "")]
+        rows += [("interval, low", row.interval_s[0], "s", ""), ("interval, high", row.interval_s[1], "s", "")]
     kernels = op.kernels()
-    found += [("kernels", float(kernels), COUNT, "")] if kernels != 1 else []
-    return terms("roofline", found)
+    rows += [("kernels", float(kernels), COUNT, "")] if kernels != 1 else []
+    return terms("roofline", rows)

@@ -27,14 +27,14 @@ def decode_size(run: Run) -> int | None:
     Its own where the engine captures nothing by default, or where nobody read what it captures.
     """
     engine, work = run.work.engine, run.work
-    own = work.sequences_a_pass
+    batch = work.sequences_a_pass
     if engine.decode_host != CAPTURED:
-        return own
+        return batch
     from predictor.engines.defaults import captured_batch, graphs  # engines that capture alone have defaults of it
     from predictor.engines.vintage import Setting
 
     setting = Setting(run.gpu, work.parallelism.tp, work.parallelism.pp, latent=run.config.is_mla)
-    return own if graphs(engine, setting) is None else captured_batch(engine, own, setting, work.longest_sequence)
+    return batch if graphs(engine, setting) is None else captured_batch(engine, batch, setting, work.longest_sequence)
 
 
 def prompt_size(run: Run) -> int | None:
@@ -57,23 +57,23 @@ def tokens_of(run: Run) -> int:
 def padded_lens(run: Run, size: int) -> tuple[int, ...]:
     """Prompts of a pass with ``size`` tokens in all: the run's own, the last with what pads them."""
     work = run.work
-    own = work.lens_a_pass or (work.seq_len,) * work.sequences_a_pass
-    return (*own[:-1], own[-1] + size - sum(own))
+    lens = work.lens_a_pass or (work.seq_len,) * work.sequences_a_pass
+    return (*lens[:-1], lens[-1] + size - sum(lens))
 
 
-def padded(wide: Sequence[Graph], own: Sequence[Graph]) -> list[Graph]:
-    """Passes of ``wide``, of a captured size, that look at the cache for the sequences of ``own`` alone."""
+def padded(wide: Sequence[Graph], exact: Sequence[Graph]) -> list[Graph]:
+    """Passes of ``wide``, of a captured size, that look at the cache for the sequences of ``exact`` only."""
     return [
         replace(graph, blocks=tuple(map(_looking, graph.blocks, alone.blocks)))
-        for graph, alone in zip(wide, own, strict=True)
+        for graph, alone in zip(wide, exact, strict=True)
     ]
 
 
-def _looking(wide: Block, own: Block) -> Block:
-    """A block of ``wide`` with the kernels between its pieces from ``own``."""
-    if not any(splits(node.op) for node in own.nodes):
+def _looking(wide: Block, alone: Block) -> Block:
+    """A block of ``wide`` with the kernels between its pieces from ``alone``."""
+    if not any(splits(node.op) for node in alone.nodes):
         return wide
-    between = [nodes for split, nodes in _runs(own) if split]
+    between = [nodes for split, nodes in _runs(alone) if split]
     taken = iter(between)
     nodes = (next(taken, other) if split else other for split, other in _runs(wide))
     return replace(wide, nodes=tuple(chain.from_iterable(nodes)))
@@ -96,9 +96,9 @@ def capture_notes(run: Run) -> tuple[str, ...]:
 def launches_of_pieces(block: Block, begins: bool) -> list[int]:
     """Launches in front of every node of a block that runs in captured pieces: one for the piece that begins with it,
     its own kernels where it is between two."""
-    found = []
+    launches = []
     for node in block.nodes:
         alone = splits(node.op)
-        found.append((node.op.kernels() if node.host_calls else 0) if alone else int(begins))
+        launches.append((node.op.kernels() if node.host_calls else 0) if alone else int(begins))
         begins = alone
-    return found
+    return launches

@@ -84,8 +84,8 @@ class ReplicaExchange:
         self.mesh = self.dense.mesh
         self.shard = over.shard
         self.weight_dtype = numbers.activation
-        own = training.main_gradients if training is not None else ""
-        self.gradient_dtype = own or numbers.activation
+        main_dtype = training.main_gradients if training is not None else ""
+        self.gradient_dtype = main_dtype or numbers.activation
         self.itemsize = 2.0 if numbers.mixed else 4.0
         self.gradient_bytes = 4.0 if self.gradient_dtype == "fp32" else self.itemsize
         self.overlaps = over.beside(training is not None and training.gradients_overlap)
@@ -177,8 +177,8 @@ class ReplicaExchange:
         gathers: list[Block] = []
         reduces: list[Block] = []
         for b, block in enumerate(graph.blocks):
-            one = Graph((replace(block, repeat=1, layers=block.layers[:1]),))
-            held = [weight for weight, _ in one.weights() if id(weight) not in known]
+            unit = Graph((replace(block, repeat=1, layers=block.layers[:1]),))
+            held = [weight for weight, _ in unit.weights() if id(weight) not in known]
             known |= {id(weight) for weight in held}
             count = sum(weight.elements for weight in held)
             if block.backward_of is not None or not count:
@@ -196,7 +196,7 @@ class ReplicaExchange:
                 if elements and group.outer > 1:
                     out.append(self._node(group, "all_reduce", nbytes / group.inner, axis="copies"))
             places.append(b)
-            spared = spared_bytes(one, self.itemsize) if self.work.lora else 0.0  # of none of the experts'
+            spared = spared_bytes(unit, self.itemsize) if self.work.lora else 0.0  # of none of the experts'
             gather = [
                 self._node(group, "all_gather", elements * self.itemsize - spared * (group is self.dense), WEIGHTS)
                 for group, elements in self._parts(count, self.experts_of((w, 1) for w in held))

@@ -30,10 +30,10 @@ def falling_notes(run: Run, step: TimedStage) -> tuple[str, ...]:
         return ()
     ops = [replace(op, m=op.m * more) for more in _MORE for _, op in products]
     engine = run.work.engine
-    found = predict_kernels(ops, run.gpu, run.selector, engine.kernels, engine.library_of(run.gpu), engine.serves)
+    larger = predict_kernels(ops, run.gpu, run.selector, engine.kernels, engine.library_of(run.gpu), engine.serves)
     times = np.array([item.times for item, _ in products])
     now_s = float(sum(item.times * step.table.latency_s[item.index] for item, _ in products))
-    more_s = found.latency_s.reshape(len(_MORE), -1) @ times
+    more_s = larger.latency_s.reshape(len(_MORE), -1) @ times
     best = int(np.argmin(more_s))
     if now_s <= (1.0 + _FALLS) * more_s[best]:
         return ()

@@ -86,14 +86,14 @@ def spread_of(timed: TimedStage, work: Workload) -> StageSpread | None:
         return None
     rows = _rows(timed)
     size = int(known.classes.max(initial=0)) + 1
-    classes = [known.classes[own] for own in rows]
+    classes = [known.classes[index] for index in rows]
     launches, waited, span = timed.timeline.cpu_s > 0.0, timed.stage.overhead_s, work.waits_range_s
     waits = (0.0, 0.0) if span is None else (max(0.0, waited - span[0]), max(0.0, span[1] - waited))
     by_class = []
     for seconds in (known.low_s, known.high_s):
         ratio = seconds / timed.table.latency_s
         moved = [
-            s.gpu_s + (s.gpu_s - s.gaps_s) * (ratio[own] - 1.0) for s, own in zip(timed.segments, rows, strict=True)
+            s.gpu_s + (s.gpu_s - s.gaps_s) * (ratio[index] - 1.0) for s, index in zip(timed.segments, rows, strict=True)
         ]
         change = np.zeros(size)
         for s, other, kinds in zip(timed.segments, moved, classes, strict=True):
@@ -103,8 +103,8 @@ def spread_of(timed: TimedStage, work: Workload) -> StageSpread | None:
     host = [0.0, 0.0] if assumed is None else [_host(timed, end_s / work.launch_overhead_s) for end_s in assumed]
     launched = 0.0
     if timed.stage.host in (LAUNCHES, PIECES):
-        own = timed.stage.host == PIECES  # of which many kernels have no launch of their own
-        launched = float(sum((np.count_nonzero(s.cpu_s) if own else len(s.gpu_s)) * s.repeat for s in timed.segments))
+        cut = timed.stage.host == PIECES  # of which many kernels have no launch of their own
+        launched = float(sum((np.count_nonzero(s.cpu_s) if cut else len(s.gpu_s)) * s.repeat for s in timed.segments))
     return StageSpread(by_class[0], by_class[1], host[0] + waits[0], host[1] + waits[1] + _late_ranks(timed), launched)
 
 
@@ -129,7 +129,7 @@ def _felt(timed: TimedStage, gpu_s: Sequence[FloatArray], change_s: float) -> fl
     """Share of the kernels' ``change_s`` that the total of the two timelines changes by."""
     if change_s <= 0.0:
         return 0.0
-    moved = [Segment(own, s.cpu_s, s.repeat) for own, s in zip(gpu_s, timed.segments, strict=True)]
+    moved = [Segment(kernel_s, s.cpu_s, s.repeat) for kernel_s, s in zip(gpu_s, timed.segments, strict=True)]
     return min(abs(eager(moved).total_s - timed.timeline.total_s) / change_s, 1.0)
 
 
@@ -144,12 +144,12 @@ def run_spread(total_s: float, stages: Sequence[TimedStage], work: Workload) -> 
     spreads = [(timed.stage.weight * _longer(timed), spread_of(timed, work)) for timed in stages]
     below = above = np.zeros(1)
     host_below = host_above = launched = 0.0
-    for weight, found in spreads:
-        if found is None:
+    for weight, spread in spreads:
+        if spread is None:
             return None
-        below, above = below + weight * found.below, above + weight * found.above
-        host_below, host_above = host_below + weight * found.host_below, host_above + weight * found.host_above
-        launched += weight * found.launched
+        below, above = below + weight * spread.below, above + weight * spread.above
+        host_below, host_above = host_below + weight * spread.host_below, host_above + weight * spread.host_above
+        launched += weight * spread.launched
     kernels = float(np.sqrt((below**2).sum())), float(np.sqrt((above**2).sum()))
     step_s = total_s if work.mode == "train" and work.parallelism.num_gpus > 1 else 0.0
     return RunSpread(total_s, launched, kernels, (host_below, host_above), step_s)
@@ -165,8 +165,8 @@ def total_interval(total_s: float, stages: Sequence[TimedStage], work: Workload)
 
     It always holds the forecast; None where the estimators have no intervals.
     """
-    found = run_spread(total_s, stages, work)
-    return None if found is None else found.interval()
+    spread = run_spread(total_s, stages, work)
+    return None if spread is None else spread.interval()
 
 
 def range_notes(table: KernelTable) -> tuple[str, ...]:

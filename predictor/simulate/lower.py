@@ -151,14 +151,14 @@ def name_parts(graph: Graph, how: Lowering) -> Graph:
 def set_formats(graph: Graph, how: Lowering) -> Graph:
     """Products in their number formats. UnsupportedError, one line, where no operator takes the narrow one."""
     formats = how.formats or plain(how.step.act_dtype)
-    found = quantize(graph, formats)
+    quantized = quantize(graph, formats)
     narrow = formats.linear != formats.high or formats.own or formats.layers
-    if narrow and found is graph and not how.model.supports(Feature.NAMES):
+    if narrow and quantized is graph and not how.model.supports(Feature.NAMES):
         raise UnsupportedError(
             f"--dtype: {how.model.name} has no linear layer that can be in"
             f" {formats.linear.quant or formats.linear.dtype}; expected {formats.high.dtype}"
         )
-    return found
+    return quantized
 
 
 def exchange_heads(graph: Graph, how: Lowering) -> Graph:

@@ -81,7 +81,7 @@ class Memory:
     advice: str = field(default="", compare=False)
 
     @property
-    def own(self) -> float:
+    def state(self) -> float:
         """Bytes that do not depend on the batch: weights, gradients, optimizer state."""
         return self.weights + self.gradients + self.optimizer
 
@@ -92,14 +92,14 @@ class Memory:
 
     @property
     def _rest(self) -> float:
-        return self.own + self.activations + self.context + self.workspaces
+        return self.state + self.activations + self.context + self.workspaces
 
     @property
     def usable(self) -> float:
         """Bytes that this run may use on the GPU: what the fraction allows, by its base."""
         share = self.fraction * self.capacity
         if self.base == "static":
-            return min(self.capacity, share + self._rest - self.own)
+            return min(self.capacity, share + self._rest - self.state)
         if self.base == "free":
             return min(self.capacity, self._rest + self.fraction * max(0.0, self.capacity - self._rest))
         return share
@@ -134,10 +134,10 @@ class Memory:
         if not self.sequences:
             return None
         each, cache = self.activations / self.sequences, self.kv_cache / self.sequences
-        fixed = self.own + self.context + self.workspaces
+        fixed = self.state + self.context + self.workspaces
         share = self.fraction * self.capacity
         if self.base == "static":
-            limits = [(cache, share - self.own), (each + cache, self.capacity - fixed)]
+            limits = [(cache, share - self.state), (each + cache, self.capacity - fixed)]
         elif self.base == "free":
             limits = [(cache + self.fraction * each, self.fraction * (self.capacity - fixed))]
         else:
@@ -150,14 +150,14 @@ class Memory:
         """Why it does not fit, in one sentence; "" where it does."""
         if self.fits:
             return ""
-        what = "weights" if self.own == self.weights else "weights, gradients and optimizer state"
+        what = "weights" if self.state == self.weights else "weights, gradients and optimizer state"
         share = f"a GPU's part of the {what}" if self.gpus > 1 else f"the {what}"
-        if self.own > self.capacity:
+        if self.state > self.capacity:
             return f"{share} alone exceed the GPU's memory"
         most = self.largest_batch
         if most is None:
             return f"{share} fit, but the activations for the backward pass do not"
-        if most == 0 and self.own + self.context + self.workspaces > self.usable:
+        if most == 0 and self.state + self.context + self.workspaces > self.usable:
             return f"{share}, CUDA context and workspaces exceed what the run may use"
         cause = "KV cache" if self.kv_cache > self.activations else "activations"
         return f"{share} fit, but the {cause} of {self.sequences * self.ranks} sequences do not; {most} would fit"
@@ -321,12 +321,12 @@ def _of_training(run: Run, plan: Plan) -> tuple[Held, int]:
     else:
         most = each.sum(axis=2)[0]
     states = _states(run, plan)
-    found = [
+    kept = [
         states[kind]._replace(activations=activations)
         for kind, activations in zip(parallel.ranks, most.tolist(), strict=True)
     ]
-    worst = max(range(len(found)), key=lambda s: found[s].total)
-    return found[worst], worst
+    worst = max(range(len(kept)), key=lambda s: kept[s].total)
+    return kept[worst], worst
 
 
 def _states(run: Run, plan: Plan) -> list[Held]:
@@ -334,7 +334,7 @@ def _states(run: Run, plan: Plan) -> list[Held]:
     work, over, parallel = run.work, run.work.parallelism, plan.parallel
     assert work.system is not None and parallel is not None
     per_node, itemsize = work.system.gpus_per_node, 2.0 if run.numbers.mixed else 4.0
-    found = []
+    kept = []
     for rank in parallel.kinds:
         learn = rank.trained - rank.experts_trained
         frozen = (rank.parameters - rank.experts - learn) * itemsize - rank.spared
@@ -342,11 +342,11 @@ def _states(run: Run, plan: Plan) -> list[Held]:
         if rank.experts:
             frozen = (rank.experts - rank.experts_trained) * itemsize
             more = _state(run, rank.experts_trained, over.replicas(per_node, experts=True)[0], frozen)
-            state = Held(*(one + other for one, other in zip(state, more, strict=True)))
+            state = Held(*(dense + other for dense, other in zip(state, more, strict=True)))
         units = [parallel.units[place] for place in rank.chunks if place in parallel.units]
         gathered = max((_largest_unit(plan, unit.gather) for unit in units), default=0.0)
-        found.append(state._replace(weights=state.weights + 2.0 * gathered))
-    return found
+        kept.append(state._replace(weights=state.weights + 2.0 * gathered))
+    return kept
 
 
 def state_of(run: Run, plan: Plan) -> Memory:

@@ -57,8 +57,8 @@ class Order:
     @cached_property
     def kinds(self) -> Ints:
         """For each unit, its row in a table of 4 (backward, steady) x chunks x stages."""
-        found: Ints = (self.backward * 2 + self.steady) * self.chunks + self.chunk
-        return found * self.stages + self.stage
+        kinds: Ints = (self.backward * 2 + self.steady) * self.chunks + self.chunk
+        return kinds * self.stages + self.stage
 
     @cached_property
     def lasts(self) -> tuple[Ints, Ints]:
@@ -76,32 +76,32 @@ class Order:
     def held(self) -> tuple[Ints, ...]:
         """For every stage, of shape (moments, chunks): the micro-batches of each chunk whose forward pass is done and
         whose backward pass is not, after each of its units; no row twice."""
-        found = []
+        counts = []
         for stage in range(self.stages):
             mine = np.flatnonzero(self.stage == stage)
             mine = mine[np.argsort(self.place[mine])]
             change = np.zeros((len(mine), self.chunks), np.int64)
             change[np.arange(len(mine)), self.chunk[mine]] = np.where(self.backward[mine], -1, 1)
-            found.append(np.unique(np.cumsum(change, axis=0), axis=0))
-        return tuple(found)
+            counts.append(np.unique(np.cumsum(change, axis=0), axis=0))
+        return tuple(counts)
 
     def most(self, each: Floats | float = 1.0) -> Floats:
         """The most that every stage holds at once where a micro-batch of a chunk holds ``each``, of shape
         (plans, stages, chunks) or broadcast to it; of shape (plans, stages). With 1: chunks of micro-batches."""
         sizes = wide(each, self, "each")
-        found = np.empty(sizes.shape[:2])
+        most = np.empty(sizes.shape[:2])
         for stage, counts in enumerate(self.held):
-            found[:, stage] = (sizes[:, stage, :] @ counts.T).max(axis=1)
-        return found
+            most[:, stage] = (sizes[:, stage, :] @ counts.T).max(axis=1)
+        return most
 
 
 def wide(given: Floats | float, order: Order, name: str) -> Floats:
     """Values of shape (plans, stages, chunks); a number counts for all, and an axis of 1 for all along it."""
-    found = np.asarray(given, dtype=float)
-    if found.ndim not in (0, 3):
-        raise ValueError(f"{name}: shape {found.shape}, expected a number or (plans, stages, chunks)")
-    found = found.reshape((1, 1, 1)) if found.ndim == 0 else found
-    return np.broadcast_to(found, (found.shape[0], order.stages, order.chunks))
+    values = np.asarray(given, dtype=float)
+    if values.ndim not in (0, 3):
+        raise ValueError(f"{name}: shape {values.shape}, expected a number or (plans, stages, chunks)")
+    values = values.reshape((1, 1, 1)) if values.ndim == 0 else values
+    return np.broadcast_to(values, (values.shape[0], order.stages, order.chunks))
 
 
 @lru_cache(maxsize=1024)

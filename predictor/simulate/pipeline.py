@@ -127,8 +127,8 @@ def _ends(order: Order, tables: _Tables, free: Floats, arrives: Floats) -> tuple
         starts = _starts(order, now[0], now[0] if now[1] is None else now[1])
         ends[some] = (starts[last] + tables.seconds[order.kinds[last - 1], some]).T
         flat = done.ravel()
-        found = starts[flat] + tables.seconds[order.kinds[flat - 1], some]
-        chunks[some] = found.T.reshape(-1, order.stages, order.chunks)
+        ended = starts[flat] + tables.seconds[order.kinds[flat - 1], some]
+        chunks[some] = ended.T.reshape(-1, order.stages, order.chunks)
     return ends, chunks
 
 
@@ -138,8 +138,8 @@ def steps(
 ) -> Floats:  # fmt: skip
     """Seconds of the pipeline of every plan, of shape (plans,): `times` for a search, which needs no more."""
     tables = _Tables(order, forward_s, backward_s, p2p_s, p2p)
-    found: Floats = _ends(order, tables, tables.free, tables.arrives)[0].max(axis=1)
-    return found
+    ended: Floats = _ends(order, tables, tables.free, tables.arrives)[0].max(axis=1)
+    return ended
 
 
 def times(

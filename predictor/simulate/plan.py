@@ -50,8 +50,8 @@ def plan_of(run: Run, captured: bool = True) -> Plan:
     def stage(passes: _Passes, phase: str, weight: float = 1.0, context: int = 0) -> Stage:
         graph, host, alone = passes
         gaps = gaps_of(host in (CAPTURED, PIECES), work.kernel_gap_s)
-        found = Stage(reducing(graph, run), phase, weight, host, launch_s, waits, gaps, context, counted=alone)
-        return found if work.parallelism.pp == 1 else _piped(found, config, work, numbers)
+        passed = Stage(reducing(graph, run), phase, weight, host, launch_s, waits, gaps, context, counted=alone)
+        return passed if work.parallelism.pp == 1 else _piped(passed, config, work, numbers)
 
     if mode == "decode":
         (passes,) = _decode_steps(run, (0,), captured)
@@ -87,27 +87,27 @@ class _Passes(NamedTuple):
 def _decode_steps(run: Run, grown: tuple[int, ...], captured: bool) -> list[_Passes]:
     """Decode steps that find ``grown`` tokens in the cache beside the run's own, as the engine runs them."""
     config, work, numbers, engine = run.config, run.work, run.numbers, run.work.engine
-    own = _decode_graphs(config, work, numbers, grown)
+    exact = _decode_graphs(config, work, numbers, grown)
     size = decode_size(run) if captured else None
     if size is None or size == work.sequences_a_pass:
         host = engine.host if size is None else engine.decode_host
-        return [_Passes(graph, host) for graph in own]
+        return [_Passes(graph, host) for graph in exact]
     wide = _decode_graphs(config, work, numbers, grown, size)
-    return [_Passes(graph, engine.decode_host, alone) for graph, alone in zip(padded(wide, own), own, strict=True)]
+    return [_Passes(graph, engine.decode_host, alone) for graph, alone in zip(padded(wide, exact), exact, strict=True)]
 
 
 def _prompts(run: Run, mode: str, captured: bool) -> _Passes:
     """The pass over the prompts, as the engine runs it."""
     config, work, numbers, engine = run.config, run.work, run.numbers, run.work.engine
-    own = _whole_graph(config, work, numbers, mode)
+    exact = _whole_graph(config, work, numbers, mode)
     size = prompt_size(run) if captured and mode == "prefill" else None
     if size is None:
-        return _Passes(own, engine.host)
+        return _Passes(exact, engine.host)
     if size == tokens_of(run):
-        return _Passes(own, PIECES)
+        return _Passes(exact, PIECES)
     wide = _whole_graph(config, work, numbers, mode, padded_lens(run, size))
-    (graph,) = padded([wide], [own])
-    return _Passes(graph, PIECES, own)
+    (graph,) = padded([wide], [exact])
+    return _Passes(graph, PIECES, exact)
 
 
 def reducing(graph: Graph, run: Run) -> Graph:
@@ -195,10 +195,10 @@ def _whole_graph(
     step = make_step(work, numbers, mode, seq_len, 0, batch, lens)
     if work.parallelism.sp:
         return lower(Lowering(config, step, mesh, numbers.formats, work.engine, sequences=True))
-    found = lower_alike(config, step, (seq_len,), mesh, numbers.formats, work.engine)
+    graphs = lower_alike(config, step, (seq_len,), mesh, numbers.formats, work.engine)
     over = work.parallelism
     how = Lowering(config, step, mesh, numbers.formats, work.engine, cp_comm=over.cp_comm, ulysses=over.ulysses)
-    return found[0] if found else lower(how)
+    return graphs[0] if graphs else lower(how)
 
 
 def _part_graph(part: Part, work: Workload, numbers: Precision) -> Graph:
@@ -235,9 +235,9 @@ def _decode_graphs(
     lens = () if sequences else work.lens_a_pass
     first = make_step(work, numbers, "decode", 1, 1, batch)
     if not lens:
-        found = lower_alike(config, first, [before + more for more in grown], mesh, formats, engine)
-        if found:
-            return tuple(found)
+        graphs = lower_alike(config, first, [before + more for more in grown], mesh, formats, engine)
+        if graphs:
+            return tuple(graphs)
     alone = engine.fuses and first.attention == "flash" and not lens and not config.is_encoder_decoder
     if alone and config.supports(Feature.OPEN_SIZES):
         # Attention alone knows how long the context is: the rest of the step is built once.

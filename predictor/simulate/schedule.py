@@ -76,13 +76,13 @@ def _before(gpu_s: FloatArray) -> FloatArray:
 
 def schedule(timed: TimedStage) -> tuple[BlockSchedule, ...]:
     """The blocks of one pass of a stage in time; blocks without kernels are left out."""
-    found = []
+    blocks = []
     issued = done = 0.0
     for at, segment in zip(timed.blocks, timed.segments, strict=True):
         nodes = tuple(j for j, node in enumerate(at.block.nodes) for _ in range(node.count))
         if not nodes:
             continue
         entry = BlockSchedule(at.block, segment, nodes, tuple(at.rows[j] for j in nodes), issued, done)
-        found.append(entry)
+        blocks.append(entry)
         issued, done = entry.state(segment.repeat)
-    return tuple(found)
+    return tuple(blocks)

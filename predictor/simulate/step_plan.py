@@ -79,7 +79,7 @@ def saved_bytes(graph: Graph) -> float:
 
 @lru_cache(maxsize=512)
 def lowered(
-    config: Model, step: Step, mesh: Mesh | None, formats: Formats, engine: Engine, accumulate: bool, again: str,
+    config: Model, step: Step, mesh: Mesh | None, formats: Formats, engine: Engine, accumulate: bool, recompute: str,
     some: bool, sequences: bool, cp_comm: str, in_pieces: bool, offloaded: int, host_bandwidth: float,
 ) -> Lowered:  # fmt: skip
     """The joint graph of one micro-batch on one rank; with ``some``, beside it the one that runs every layer again.
@@ -90,7 +90,7 @@ def lowered(
         graph = lower(how)
         return offload(graph, offloaded, config.stack(graph).layers, host_bandwidth)
 
-    return Lowered(made("none"), made(again)) if some else Lowered(made(again), None)
+    return Lowered(made("none"), made(recompute)) if some else Lowered(made(recompute), None)
 
 
 def training_plan(config: Model, work: Workload, numbers: Precision, step: Step, gpu: GPUSpec) -> Plan:
@@ -124,8 +124,8 @@ def training_plan(config: Model, work: Workload, numbers: Precision, step: Step,
     def stage(graph: Graph, phase: str, weight: float = 1.0) -> Stage:
         ahead = sum(block.backward_of is None for block in graph.blocks) if phase == "train" else 0
         captured = phase == "train" and work.cuda_graphs == ITERATION
-        found = Stage(graph, phase, weight, CAPTURED if captured else host, launch_s, gaps=gaps, forward=ahead)
-        return found._replace(layers_captured=phase == "train" and work.cuda_graphs == LAYER)
+        made = Stage(graph, phase, weight, CAPTURED if captured else host, launch_s, gaps=gaps, forward=ahead)
+        return made._replace(layers_captured=phase == "train" and work.cuda_graphs == LAYER)
 
     chunks = chunks_of(stack, over.pp, over.vpp, over.stage_layers)
     if of:
@@ -137,9 +137,9 @@ def training_plan(config: Model, work: Workload, numbers: Precision, step: Step,
     stages = [stage(graph, "train", passes) for graph in distinct.values()]
     saved = {places[id(graph)]: partial(whole.saved, chunk) for graph, chunk in zip(graphs, chunks, strict=True)}
     if over.num_gpus == 1:
-        own = config.update(step, accumulate) if work.optimizer != "none" else None
+        replaced = config.update(step, accumulate) if work.optimizer != "none" else None
         trained = _trained(graphs[0]) if work.lora else config.parameters()
-        update = own or update_graph(trained, work.optimizer, numbers.mixed, training)
+        update = replaced or update_graph(trained, work.optimizer, numbers.mixed, training)
         return Plan((*stages, stage(update, OPTIMIZER)))
     exchange = ReplicaExchange(work, numbers, engine)
     ends = tuple(chunk.end for chunk in chunks)
@@ -151,12 +151,12 @@ def training_plan(config: Model, work: Workload, numbers: Precision, step: Step,
             units[places[key]] = Units(len(stages), len(stages) + 1, blocks)
             stages += [stage(gather, WEIGHTS, passes), stage(reduce, GRADIENTS, passes)]
     kinds: dict[tuple[int, ...], int] = {}
-    found: list[Rank] = []
+    ranked: list[Rank] = []
     ranks: list[int] = []
     for s in range(over.pp):
         mine = tuple(places[id(graphs[c * over.pp + s])] for c in range(over.vpp))
         if mine not in kinds:
-            kinds[mine] = len(found)
+            kinds[mine] = len(ranked)
             ahead = [_ahead(stages[place].graph) for place in mine]
             count = sum(graph.parameters() for graph in ahead)
             trained = sum(_trained(graph) for graph in ahead) if work.lora else count
@@ -184,13 +184,13 @@ def training_plan(config: Model, work: Workload, numbers: Precision, step: Step,
                     stages.append(stage(graph, phase))
             spared = sum(spared_bytes(graph, exchange.itemsize) for graph in ahead) if work.lora else 0.0
             places_of = rank["reduce"], rank["gather"], rank["update"]
-            found.append(Rank(mine, *places_of, count, trained, spared, experts, learn))
+            ranked.append(Rank(mine, *places_of, count, trained, spared, experts, learn))
         ranks.append(kinds[mine])
     message = -1
     if over.pp > 1:
         message = len(stages)
         stages.append(stage(exchange.message(stack, step), PIPELINE, passes))
-    return Plan(tuple(stages), Parallel(tuple(found), tuple(ranks), message, units, saved, messages_of(stack, ends)))
+    return Plan(tuple(stages), Parallel(tuple(ranked), tuple(ranks), message, units, saved, messages_of(stack, ends)))
 
 
 def _ahead(graph: Graph) -> Graph:
@@ -209,15 +209,15 @@ def _copied(graph: Graph, config: Stack, tp: int, adapters: bool) -> int:
     fewer heads than ranks."""
     if config.is_mla or not 0 < config.kv_heads < tp:
         return 0
-    found = 0
+    elements = 0
     for weight, count in graph.weights():
         for axis, size in zip(weight.axes, weight.shape, strict=True):
             names = axis.split(" | ")
             if "kv_heads" not in names or (adapters and not is_trained(weight)):
                 continue
             width = size if len(names) == 1 else names.count("kv_heads") * config.head_dim
-            found += weight.elements // size * width * count
-    return found
+            elements += weight.elements // size * width * count
+    return elements
 
 
 @lru_cache(maxsize=256)

@@ -96,8 +96,8 @@ def laid_out(run: Run, plan: Plan, timed: Sequence[TimedStage]) -> Laid:
     else:
         order = order_of(over.order, over.pp, micro_batches, over.vpp)
         sent = timed[parallel.message].timeline.total_s * np.array([parallel.sends[: over.pp]], dtype=float)
-        found = times(order, forward, backward, sent, p2p)
-        ends, bubble, messages = found.end_s[0], float(found.bubble_s[0]), float(found.exposed_s[0])
+        piped = times(order, forward, backward, sent, p2p)
+        ends, bubble, messages = piped.end_s[0], float(piped.bubble_s[0]), float(piped.exposed_s[0])
     covered = over.beside(training is not None and training.gradients_overlap)
     reduces = [_reduce_s(timed, rank, passes, covered, slower) for rank in kinds]
     gathers = [
@@ -211,16 +211,16 @@ class _Unit(NamedTuple):
 
 
 def _sharded(
-    stage: TimedStage, blocks: Sequence[int], gather: TimedStage, reduce: TimedStage, again: bool, slower: float,
+    stage: TimedStage, blocks: Sequence[int], gather: TimedStage, reduce: TimedStage, regathers: bool, slower: float,
     limited: bool,
 ) -> tuple[float, float]:  # fmt: skip
     """What gathering weights and reducing gradients layer by layer adds to a chunk's forward and backward pass.
 
-    ``again``: weights are gathered for the backward pass, too. A layer takes what its kernels and copies take, or what
-    the host takes for its launches and hooks. Its weights come beside the layer before, ``limited`` from when the host,
-    which waited for the layer before that one, has run the hooks.
+    ``regathers``: weights are gathered for the backward pass, too. A layer takes the longer of its kernels with their
+    copies and the host's launches with their hooks. Its weights come beside the layer before it; where the framework
+    limits gathers (``limited``), not before the host has waited for the layer before that and run the hooks.
     """
-    units = _units(stage, blocks, gather, reduce, again)
+    units = _units(stage, blocks, gather, reduce, regathers)
     into = back = 0.0
     before = -1.0  # compute of the layer before, beside which the next one's weights are gathered
     for unit in units:
@@ -232,7 +232,7 @@ def _sharded(
     before = -1.0
     owed = 0.0  # the reduction of the layer before, under way
     for unit in reversed(units):
-        g, late = (unit.gather_s, unit.ahead_s if limited else 0.0) if again else (0.0, 0.0)
+        g, late = (unit.gather_s, unit.ahead_s if limited else 0.0) if regathers else (0.0, 0.0)
         back += unit.runs * unit.back_s
         back += g if before < 0.0 else _late(g + owed, before, late, slower)
         back += (unit.runs - 1) * _late(g + unit.reduce_s, unit.backward_s, late, slower)
@@ -246,7 +246,7 @@ def _late(seconds: float, window_s: float, late_s: float, slower: float) -> floa
 
 
 def _units(
-    stage: TimedStage, blocks: Sequence[int], gather: TimedStage, reduce: TimedStage, again: bool
+    stage: TimedStage, blocks: Sequence[int], gather: TimedStage, reduce: TimedStage, regathers: bool
 ) -> list[_Unit]:
     """The sharded layers of a chunk, in their order."""
     sides = [sides_s(stage, b) for b in range(len(stage.blocks))]
@@ -257,17 +257,17 @@ def _units(
             whole = backward.setdefault(of, [0.0, 0.0])
             for side in (0, 1):
                 whole[side] += sides[b][side] * at.block.repeat
-    found: list[_Unit] = []
+    units: list[_Unit] = []
     for i, b in enumerate(blocks):
         runs = stage.blocks[b].block.repeat
         (g, copied_out, hooks), (r, copied_in, behind) = (_apart(each, i) for each in (gather, reduce))
         ways = sides[b], tuple(side / runs for side in backward.get(b, (0.0, 0.0)))
         forward_s, backward_s = max(ways[0]), max(ways[1])
         into = max(ways[0][0] + copied_out, ways[0][1] + hooks) - forward_s
-        copies = copied_in + (copied_out if again else 0.0)
+        copies = copied_in + (copied_out if regathers else 0.0)
         back = max(ways[1][0] + copies, ways[1][1] + behind) - backward_s
-        found.append(_Unit(runs, forward_s, backward_s, g, r, into, back, hooks))
-    return found
+        units.append(_Unit(runs, forward_s, backward_s, g, r, into, back, hooks))
+    return units
 
 
 def _apart(stage: TimedStage, place: int) -> tuple[float, float, float]:

@@ -78,12 +78,12 @@ def held_terms(operators: Operators | Sustained, row: int) -> list[Term]:
     if not isinstance(operators, Sustained) or operators.stretch[row] == 1.0:
         return []
     gpu = operators.gpu
-    found = [
+    rows = [
         ("clock held", held_clock(gpu), "share", f"of the boost clock, at {gpu.power_limit_w:,.0f} W"),
         ("in a burst", float(operators.base.seconds[row]), "s", "before the clock falls"),
         ("held", float(operators.base.held_s[row]), "s", "at the clock that the power limit allows"),
     ]
-    return terms("power", found)
+    return terms("power", rows)
 
 
 def power_notes(stages: Iterable[TimedStage]) -> tuple[str, ...]:

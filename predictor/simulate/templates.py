@@ -62,9 +62,9 @@ class Templates:
                 self._seen.popitem(last=False)
         else:
             self._seen.move_to_end(structure)
-        found = [_fitting(seen, values) for values in points]
-        if None not in found:
-            return found  # type: ignore[return-value]
+        graphs = [_fitting(seen, values) for values in points]
+        if None not in graphs:
+            return graphs  # type: ignore[return-value]
         seen.missed += 1
         if seen.missed < AGAIN or seen.closed:
             return None
@@ -72,13 +72,13 @@ class Templates:
 
         seen.missed = 0
         try:
-            seen.templates.append(template_of(make, dict(zip(names, points[found.index(None)], strict=True))))
+            seen.templates.append(template_of(make, dict(zip(names, points[graphs.index(None)], strict=True))))
         except Exception:  # whatever it is: making it directly is what says so
             seen.closed = True
             return None
         seen.closed = len(seen.templates) >= VARIANTS
-        found = [graph or _fitting(seen, values) for graph, values in zip(found, points, strict=True)]
-        return None if None in found else found  # type: ignore[return-value]
+        graphs = [graph or _fitting(seen, values) for graph, values in zip(graphs, points, strict=True)]
+        return None if None in graphs else graphs  # type: ignore[return-value]
 
 
 def _fitting(seen: _Seen, values: tuple[Any, ...]) -> Graph | None:

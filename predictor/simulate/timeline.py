@@ -147,18 +147,18 @@ def in_pieces(block: Block, seconds: Sequence[float], slower: float) -> list[flo
     Of an all_gather the rank's own piece is there at once, and copy engines move the others (ring exchange). Of a
     reduce_scatter the last piece has nothing beside it, and kernels move them: the product goes slower by ``slower``.
     """
-    found = list(seconds)
+    exposed_s = list(seconds)
     for i, beside in products_beside(block.nodes).items():
         op, product = block.nodes[i].op, block.nodes[beside].op
         assert isinstance(op, Collective)
         compute = sum(s for node, s in zip(block.nodes, seconds, strict=True) if node.op is product)
         covered = (pieces_of(op) - 1) / pieces_of(op)
         if op.kind == "all_gather":
-            found[i] = max(0.0, seconds[i] - compute * covered)
+            exposed_s[i] = max(0.0, seconds[i] - compute * covered)
         else:
             beside_s = compute * (1.0 + slower) * covered
-            found[i] = compute * slower * covered + max(seconds[i] / pieces_of(op), seconds[i] - beside_s)
-    return found
+            exposed_s[i] = compute * slower * covered + max(seconds[i] / pieces_of(op), seconds[i] - beside_s)
+    return exposed_s
 
 
 def exposed(block: Block, seconds: Sequence[float], slower: float | None) -> FloatArray:
@@ -167,19 +167,19 @@ def exposed(block: Block, seconds: Sequence[float], slower: float | None) -> Flo
     beside a collective, by that part; None: it waits for collectives, and copies to the host alone run beside it."""
     now = 0.0
     seconds = in_pieces(block, seconds, slower or 0.0)
-    found = np.array(seconds, dtype=float)
+    exposed_s = np.array(seconds, dtype=float)
     free: dict[str, float] = {}
     arrives: dict[int, tuple[float, int]] = {}  # by storage: when, and of which collective
     ends: list[tuple[float, int]] = []
     for i, node in enumerate(block.nodes):
         for t in node.inputs if arrives else ():
             if (at := arrives.get(id(t.storage))) is not None and at[0] > now:
-                found[at[1]] += at[0] - now
+                exposed_s[at[1]] += at[0] - now
                 now = at[0]
         stream = node.op.stream
         if stream == HOST or (stream != COMPUTE and slower is not None):
             end = max(now, free.get(stream, 0.0)) + seconds[i]
-            found[i] = 0.0
+            exposed_s[i] = 0.0
             free[stream] = end
             ends.append((end, i))
             for t in node.outputs:
@@ -190,11 +190,11 @@ def exposed(block: Block, seconds: Sequence[float], slower: float | None) -> Flo
         if busy > 0.0 and slower is not None:
             beside = min(busy, work * (1.0 + slower))
             extra = beside * slower / (1.0 + slower)
-            found[max(e for e in ends if block.nodes[e[1]].op.stream != HOST)[1]] += extra
+            exposed_s[max(e for e in ends if block.nodes[e[1]].op.stream != HOST)[1]] += extra
             work += extra
         now = start + work
     for end, i in sorted(ends):
         if end > now:
-            found[i] += end - now
+            exposed_s[i] += end - now
             now = end
-    return found
+    return exposed_s

@@ -68,8 +68,8 @@ class TimedBlock:
 
     def gaps_s(self, gaps: Gaps) -> FloatArray:
         """What passes behind each kernel of one repetition, of shape (kernels,)."""
-        found: FloatArray = self.by_gap[:, 0] * gaps.alone + self.by_gap[:, 1] * gaps.held
-        return found if self.plain else np.repeat(found, [node.count for node in self.block.nodes])
+        behind_s: FloatArray = self.by_gap[:, 0] * gaps.alone + self.by_gap[:, 1] * gaps.held
+        return behind_s if self.plain else np.repeat(behind_s, [node.count for node in self.block.nodes])
 
     def gap_s(self, gaps: Gaps) -> float:
         """Their sum."""
@@ -78,8 +78,8 @@ class TimedBlock:
     @property
     def times(self) -> list[float]:
         """How often each node runs in all."""
-        found: list[float] = self.runs.tolist()
-        return found
+        counts: list[float] = self.runs.tolist()
+        return counts
 
     def place(
         self, index: IntArray, runs: FloatArray, flops: list[float], by_gap: FloatArray, kernels: list[float]
@@ -120,10 +120,10 @@ class TimedBlock:
 
     def filled(self, gpu_s: FloatArray) -> TimedBlock:
         """This block with other times of the nodes' operators."""
-        found = TimedBlock(self.block, self.rows, self.plain, self.slower)
-        found.place(self.index, self.runs, self.flops, self.by_gap, self.kernels)
-        found.fill(gpu_s)
-        return found
+        block = TimedBlock(self.block, self.rows, self.plain, self.slower)
+        block.place(self.index, self.runs, self.flops, self.by_gap, self.kernels)
+        block.fill(gpu_s)
+        return block
 
     @property
     def sum_s(self) -> float:
@@ -207,12 +207,12 @@ class TimedStage:
     @property
     def busy_s(self) -> dict[str, float]:
         """Seconds of one pass in which each stream of the GPU is busy: compute, and every network by its links."""
-        found: dict[str, float] = {COMPUTE: 0.0}
+        busy: dict[str, float] = {COMPUTE: 0.0}
         for at in self.blocks:
             for node, times, row in zip(at.block.nodes, at.times, at.rows, strict=True):
                 stream = node.op.stream
-                found[stream] = found.get(stream, 0.0) + float(self.operators.seconds[row]) * times * self.part
-        return found
+                busy[stream] = busy.get(stream, 0.0) + float(self.operators.seconds[row]) * times * self.part
+        return busy
 
     @property
     def kernels_s(self) -> float:
@@ -225,8 +225,8 @@ class TimedStage:
         they add up to `each_s`."""
         gaps = sum(at.gap_s(self.stage.gaps) * at.block.repeat for at in self.blocks) * self.part
         launches = (self.timeline.total_s - self.timeline.gpu_s) * self.part
-        found = {GAPS: gaps, LAUNCHING: launches, **dict(self.stage.waits)}
-        return found if not self.stage.ends else found | {PIPELINE: self.passed_s - self.timeline.total_s * self.part}
+        parts = {GAPS: gaps, LAUNCHING: launches, **dict(self.stage.waits)}
+        return parts if not self.stage.ends else parts | {PIPELINE: self.passed_s - self.timeline.total_s * self.part}
 
     @property
     def each_s(self) -> float:
@@ -251,15 +251,15 @@ class TimedStage:
         the scores within fused attention."""
         if all(at.block.backward_of is None for at in self.blocks):
             return self.flops
-        found = 0.0
+        total = 0.0
         for at in self.blocks:
             if at.block.backward_of is None:
-                found += sum(at.flops)
+                total += sum(at.flops)
                 continue
             for node, times, flops in zip(at.block.nodes, at.times, at.flops, strict=True):
                 if not runs_again(node):
-                    found += node.op.model_flops() * times if isinstance(node.op, Attention) else flops
-        return found * self.part
+                    total += node.op.model_flops() * times if isinstance(node.op, Attention) else flops
+        return total * self.part
 
     def op_times(self) -> list[OpTime]:
         """Every node with how often it runs in all passes."""
@@ -331,23 +331,23 @@ class Operators:
         """The stages of every plan, timed."""
         asked = [[self._blocks_of(stage.graph) for stage in plan.stages] for plan in plans]
         self._answer()
-        found = []
+        timed = []
         for plan, whole in zip(plans, asked, strict=True):
             run, held = sustained(
                 self, [(stage.weight, blocks) for stage, blocks in zip(plan.stages, whole, strict=True)]
             )
-            found.append(tuple(TimedStage(*each, run) for each in zip(plan.stages, held, strict=True)))
-        return found
+            timed.append(tuple(TimedStage(*each, run) for each in zip(plan.stages, held, strict=True)))
+        return timed
 
     def _blocks_of(self, graph: Graph) -> list[TimedBlock]:
         """The blocks of a graph, which have no times before `_answer`."""
-        found = []
+        blocks = []
         for block in graph.blocks:
             timed = self._blocks.get(id(block))
             if timed is None:
                 timed = self._blocks[id(block)] = self._timed(block)
-            found.append(timed)
-        return found
+            blocks.append(timed)
+        return blocks
 
     def _timed(self, block: Block) -> TimedBlock:
         rows, known = self.rows, self._ops
