@@ -81,7 +81,7 @@ class Memory:
     advice: str = field(default="", compare=False)
 
     @property
-    def state(self) -> float:
+    def own(self) -> float:
         """Bytes that do not depend on the batch: weights, gradients, optimizer state."""
         return self.weights + self.gradients + self.optimizer
 
@@ -92,14 +92,14 @@ class Memory:
 
     @property
     def _rest(self) -> float:
-        return self.state + self.activations + self.context + self.workspaces
+        return self.own + self.activations + self.context + self.workspaces
 
     @property
     def usable(self) -> float:
         """Bytes that this run may use on the GPU: what the fraction allows, by its base."""
         share = self.fraction * self.capacity
         if self.base == "static":
-            return min(self.capacity, share + self._rest - self.state)
+            return min(self.capacity, share + self._rest - self.own)
         if self.base == "free":
             return min(self.capacity, self._rest + self.fraction * max(0.0, self.capacity - self._rest))
         return share
@@ -134,10 +134,10 @@ class Memory:
         if not self.sequences:
             return None
         each, cache = self.activations / self.sequences, self.kv_cache / self.sequences
-        fixed = self.state + self.context + self.workspaces
+        fixed = self.own + self.context + self.workspaces
         share = self.fraction * self.capacity
         if self.base == "static":
-            limits = [(cache, share - self.state), (each + cache, self.capacity - fixed)]
+            limits = [(cache, share - self.own), (each + cache, self.capacity - fixed)]
         elif self.base == "free":
             limits = [(cache + self.fraction * each, self.fraction * (self.capacity - fixed))]
         else:
@@ -150,14 +150,14 @@ class Memory:
         """Why it does not fit, in one sentence; "" where it does."""
         if self.fits:
             return ""
-        what = "weights" if self.state == self.weights else "weights, gradients and optimizer state"
+        what = "weights" if self.own == self.weights else "weights, gradients and optimizer state"
         share = f"a GPU's part of the {what}" if self.gpus > 1 else f"the {what}"
-        if self.state > self.capacity:
+        if self.own > self.capacity:
             return f"{share} alone exceed the GPU's memory"
         most = self.largest_batch
         if most is None:
             return f"{share} fit, but the activations for the backward pass do not"
-        if most == 0 and self.state + self.context + self.workspaces > self.usable:
+        if most == 0 and self.own + self.context + self.workspaces > self.usable:
             return f"{share}, CUDA context and workspaces exceed what the run may use"
         cause = "KV cache" if self.kv_cache > self.activations else "activations"
         return f"{share} fit, but the {cause} of {self.sequences * self.ranks} sequences do not; {most} would fit"

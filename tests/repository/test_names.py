@@ -15,6 +15,9 @@ OF_EACH_CORE = {"Constants", "CoreTime", "Shapes"}
 #: Words that say nothing of what they hold.
 EMPTY = {"found", "own", "one", "again", "wanted"}
 
+#: Properties of what users get (`tests/golden/public_api.txt`): they keep their names, as its fields do.
+PINNED = {("predictor/simulate/memory.py", "own")}
+
 #: Folders in which no variable, argument or function has a name that says nothing.
 FINISHED = (
     "predictor/data", "predictor/engines", "predictor/files", "predictor/fit", "predictor/formats", "predictor/graph",
@@ -72,5 +75,5 @@ def test_names_say_what_they_hold(folder):
         f"{path.relative_to(ROOT)}:{line}: {name}"
         for path in sorted((ROOT / folder).rglob("*.py"))
         for line, name in named(ast.parse(path.read_text()))
-        if name in EMPTY
+        if name in EMPTY and (path.relative_to(ROOT).as_posix(), name) not in PINNED
     ] == []

@@ -110,7 +110,7 @@ def test_full_recompute_is_a_forward_pass_of_the_layers_more() -> None:
 def test_memory_shrinks_as_more_is_sharded() -> None:
     held = [ask(dp=8, shard=shard).memory for shard in ("none", "zero1", "zero2", "zero3")]
     assert all(less.total <= more.total for more, less in itertools.pairwise(held))
-    assert held[3].weights + held[3].gradients + held[3].optimizer < 0.4 * held[0].state
+    assert held[3].weights + held[3].gradients + held[3].optimizer < 0.4 * held[0].own
     assert ask(tp=2, recompute="full").memory.activations < ask(tp=2, recompute="selective").memory.activations
     assert ask(tp=4, sp=True).memory.activations < ask(tp=4).memory.activations
 

@@ -181,7 +181,7 @@ def _room(group: Group, longest: Run, plan: Plan, isl: int, osl: int) -> tuple[i
     tokens = -(-(isl + osl) // page) * page
     per_replica = replace(longest, work=replace(longest.work, batch=longest.work.parallelism.dp, seq_len=tokens))
     each = memory_of(per_replica, plan).kv_cache
-    if memory.state + memory.activations + memory.context + memory.workspaces > memory.usable:
+    if memory.own + memory.activations + memory.context + memory.workspaces > memory.usable:
         return 0, each, memory
     return group.dp * int(memory.kv_cache_capacity // max(each, 1.0)), each, memory
 

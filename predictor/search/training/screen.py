@@ -182,7 +182,7 @@ def _replicas(piece: _Piece) -> Replicas:
         count = float(piece.plan.stages[0].graph.parameters())
         update = piece.timed[-1].timeline.total_s
         return Replicas(
-            (0.0,) * 3, (1.0,) * 3, (0.0,) * 3, (update,) * 3, (count,) * 3, 0.0, memory.state / count,
+            (0.0,) * 3, (1.0,) * 3, (0.0,) * 3, (update,) * 3, (count,) * 3, 0.0, memory.own / count,
             memory.context + memory.workspaces, memory.usable,
         )  # fmt: skip
     memory = state_of(piece.run, piece.plan)
@@ -204,7 +204,7 @@ def _replicas(piece: _Piece) -> Replicas:
         three([total(rank.reduce) for rank in some]), three([buckets(rank.reduce) for rank in some]),
         three([total(rank.gather) for rank in some]), three([total(rank.update) for rank in some]),
         three([float(rank.parameters) for rank in some]), total(parallel.message) / piece.run.work.sequences_a_pass,
-        memory.state / max(1, count), memory.context + memory.workspaces, memory.usable,
+        memory.own / max(1, count), memory.context + memory.workspaces, memory.usable,
     )  # fmt: skip
 
 
