@@ -108,17 +108,17 @@ class Step:
         shapes = {n: (1, n + 1) if decode else (n, padded or n) for n in counts}
         pairs = {n: attended_pairs(*shapes[n], causal, window) for n in counts}
         work = sum(pairs[n] * times for n, times in counts.items())
-        found = []
+        parts = []
         for n, times in sorted(counts.items()):
             shape = shapes[n]
             alike = work / pairs[n]  # sequences of this length that would be as much work
             lower = int(alike) if alike < _INTERPOLATED else round(alike)
             upper = alike - lower if alike < _INTERPOLATED else 0.0
             share = times / (alike if alike < _INTERPOLATED else lower)
-            found.append((lower, *shape, share * (1.0 - upper)))
+            parts.append((lower, *shape, share * (1.0 - upper)))
             if upper > 1e-9:
-                found.append((lower + 1, *shape, share * upper))
-        return tuple(found)
+                parts.append((lower + 1, *shape, share * upper))
+        return tuple(parts)
 
     @property
     def kv_len(self) -> int:

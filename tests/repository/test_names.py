@@ -21,8 +21,9 @@ PINNED = {("predictor/simulate/memory.py", "own")}
 #: Folders in which no variable, argument or function has a name that says nothing.
 FINISHED = (
     "predictor/data", "predictor/engines", "predictor/files", "predictor/fit", "predictor/formats", "predictor/graph",
-    "predictor/hardware", "predictor/kernels", "predictor/ops", "predictor/passes", "predictor/report",
-    "predictor/search", "predictor/serving", "predictor/simulate", "predictor/sweep", "predictor/tracking",
+    "predictor/hardware", "predictor/kernels", "predictor/models/built", "predictor/ops", "predictor/passes",
+    "predictor/report", "predictor/search", "predictor/serving", "predictor/simulate", "predictor/sweep",
+    "predictor/tracking",
 )  # fmt: skip
 
 

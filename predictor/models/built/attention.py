@@ -282,7 +282,7 @@ def _head_views(w: Writer, name: str, qkv: tuple[Tensor, Tensor, Tensor], s: int
     heads' gradients are summed first.
     """
     c, b = w.config, w.step.batch
-    found = []
+    views = []
     for i, (x, axis, heads, rows, width) in enumerate(
         zip(
             qkv, ("heads", "kv_heads", "kv_heads"), (c.heads, c.kv_heads, c.kv_heads), (s, t, t),
@@ -292,13 +292,15 @@ def _head_views(w: Writer, name: str, qkv: tuple[Tensor, Tensor, Tensor], s: int
         free = i == 1 and c.kv_heads == c.heads and (b == 1 or c.merged_qkv)
         copy = (Elementwise(w.act, "copy", b * rows * heads * width),) if w.training and not free else ()
         at = f"{name} scores"
-        own = "heads" if heads == c.heads else axis
-        x = x.view(("batch", own, "sequence" if i == 0 else "kv", "head_dim"), (b, heads, rows, width), copy, at=at)
+        shared_axis = "heads" if heads == c.heads else axis
+        x = x.view(
+            ("batch", shared_axis, "sequence" if i == 0 else "kv", "head_dim"), (b, heads, rows, width), copy, at=at
+        )
         if heads < c.heads:
             sums = (Reduce(w.act, c.heads // heads, x.elements),) if w.training else ()
             x = x.view(("batch", "heads", "kv", "head_dim"), (b, c.heads, rows, width), sums, at=at)
-        found.append(x)
-    return tuple(found)
+        views.append(x)
+    return tuple(views)
 
 
 def _operand_copies(
@@ -331,9 +333,9 @@ def _operand_copies(
     return q, k, v
 
 
-def _masked(w: Writer, name: str, fn: str, x: Tensor, mask: Tensor, again: float = 0.0, reuse: float = 0.0) -> Tensor:
-    """``fn`` of the scores and a smaller mask, of which ``again`` bytes are read again after ``reuse`` others."""
-    return w.each(f"{name} mask", fn, x, mask, inputs=1, extra=mask.nbytes, again=again, reuse=reuse, dtype=x.dtype)
+def _masked(w: Writer, name: str, fn: str, x: Tensor, mask: Tensor, reread: float = 0.0, reuse: float = 0.0) -> Tensor:
+    """``fn`` of the scores and a smaller mask, of which ``reread`` bytes are read again after ``reuse`` others."""
+    return w.each(f"{name} mask", fn, x, mask, inputs=1, extra=mask.nbytes, reread=reread, reuse=reuse, dtype=x.dtype)
 
 
 def _scale_and_mask(w: Writer, name: str, x: Tensor, s: int, t: int, causal: bool, bias: Tensor | None) -> Tensor:
@@ -341,7 +343,7 @@ def _scale_and_mask(w: Writer, name: str, x: Tensor, s: int, t: int, causal: boo
     c, b = w.config, w.step.batch
     scores, kind = b * c.heads * s * t, c.model_type
     # A mask of a sequence is read again for every head, after a head's scores (read and written) and itself.
-    again, reuse = (scores - b * s * t) * w.size, 3.0 * s * t * w.size
+    reread, reuse = (scores - b * s * t) * w.size, 3.0 * s * t * w.size
     if kind == "gpt2":  # scores / full(sqrt d); where(mask, scores, full(min))
         w.tiny(f"{name} scale value", dtype=w.act)
         x = w.each(f"{name} scale", "div_scalar", x)
@@ -351,7 +353,7 @@ def _scale_and_mask(w: Writer, name: str, x: Tensor, s: int, t: int, causal: boo
         x = w.each(f"{name} scale", "div_scalar", x)
         x = _masked(w, name, "add", x, w.table("mask", b * t))
     elif kind == "opt":  # the mask is added, then max(scores, finfo.min) guards against overflow
-        x = _masked(w, name, "add", x, w.table("mask", b * s * t), again, reuse)
+        x = _masked(w, name, "add", x, w.table("mask", b * s * t), reread, reuse)
         w.tiny(f"{name} lowest value", dtype=w.act)
         x = w.each(f"{name} lowest", "max_scalar", x)
     elif kind in ("t5", "switch_transformers"):  # no scaling; the bias holds the mask
@@ -367,7 +369,7 @@ def _scale_and_mask(w: Writer, name: str, x: Tensor, s: int, t: int, causal: boo
         slopes = w.state("alibi", batch=b, heads=c.heads, kv=t)
         out = w.state("alibi", batch=b, heads=c.heads, sequence=s, kv=t)
         w.each(f"{name} alibi", "copy", slopes, out=out, inputs=0, extra=slopes.nbytes)
-        x = _masked(w, name, "add", x, w.table("mask", b * s * t), again, reuse)
+        x = _masked(w, name, "add", x, w.table("mask", b * s * t), reread, reuse)
     else:
         x = w.each(f"{name} scale", "mul_scalar", x)
         if c.attention_softcap:
@@ -382,5 +384,5 @@ def _scale_and_mask(w: Writer, name: str, x: Tensor, s: int, t: int, causal: boo
         if kind == "mpt":
             x = _masked(w, name, "masked_fill", x, w.table("mask", b * s * t, "bool"))
         elif causal:
-            x = _masked(w, name, "add", x, w.table("mask", b * s * t), again, reuse)
+            x = _masked(w, name, "add", x, w.table("mask", b * s * t), reread, reuse)
     return x

@@ -107,7 +107,7 @@ def rules_of(data: Mapping[str, Any], where: str) -> Rules | Checkpoint | None:
     inner = data.get("text_config")
     keys = ("quantization_config", "compression_config", "quantization")
     within = (data, inner if isinstance(inner, Mapping) else {})
-    said = next(((key, found[key]) for found in within for key in keys if found.get(key) is not None), None)
+    said = next(((key, mapping[key]) for mapping in within for key in keys if mapping.get(key) is not None), None)
     if said is None:
         return None
     if not isinstance(said[1], Mapping):
@@ -169,8 +169,8 @@ class Rules:
             word = _WORDS[method](said, where)
         kept = [name for key in _KEPT for name in _names(said, key, where)]
         _check_patterns([pattern for pattern, _ in single], where)
-        own = tuple((_Patterns([pattern]), found) for pattern, found in single)
-        return cls(method, word, _Patterns(kept), own, said.get("lm_head") is True, _kv(said))
+        named = tuple((_Patterns([pattern]), word_of) for pattern, word_of in single)
+        return cls(method, word, _Patterns(kept), named, said.get("lm_head") is True, _kv(said))
 
     def of(self, name: str) -> str:
         """The word of the module ``name``, "" where it stays as it was."""
@@ -195,11 +195,11 @@ def _method(said: Mapping[str, Any], where: str) -> str:
     return str(method)
 
 
-def _unknown(found: object, where: str, known: Iterable[str] = KNOWN) -> UnsupportedError:
+def _unknown(value: object, where: str, known: Iterable[str] = KNOWN) -> UnsupportedError:
     """The error for a scheme that has no word."""
-    close = nearest(str(found), known, 1)
+    close = nearest(str(value), known, 1)
     tail = f"; nearest: {close[0]}" if close else ""
-    return UnsupportedError(f"{where}: {found!r} is no scheme that is known: expected one of {', '.join(known)}{tail}")
+    return UnsupportedError(f"{where}: {value!r} is no scheme that is known: expected one of {', '.join(known)}{tail}")
 
 
 def _fp8(said: Mapping[str, Any], where: str) -> str:
@@ -257,15 +257,15 @@ def _compressed(said: Mapping[str, Any], where: str) -> tuple[str, Single]:
         raise SpecError(f"{where}: 'config_groups' is {groups!r}, expected an object of groups")
     word, single = "", []
     for group in groups.values():
-        found = _group(group, where)
+        group_word = _group(group, where)
         targets = group.get("targets", ["Linear"])
         if not isinstance(targets, list):
             raise SpecError(f"{where}: 'targets' is {targets!r}, expected a list of names")
         for target in map(str, targets):
             if re.fullmatch(r"[A-Z]\w*", target):  # a class
-                word = found
+                word = group_word
             else:
-                single.append((target, found))
+                single.append((target, group_word))
     return word, tuple(single)
 
 
@@ -303,10 +303,10 @@ _GROUP_WORDS: Mapping[tuple[Any, Any, Any, Any], str] = {
 
 def _kv(said: Mapping[str, Any]) -> str:
     """What the checkpoint's scales of keys and values are for: "fp8" or "", and what else it says in its own words."""
-    found = said.get("kv_cache_quant_algo") or said.get("kv_cache_scheme")
-    if isinstance(found, Mapping):
-        found = f"{'fp' if found.get('type') == 'float' else found.get('type')}{found.get('num_bits')}"
-    return str(found).lower() if found else ""
+    scheme = said.get("kv_cache_quant_algo") or said.get("kv_cache_scheme")
+    if isinstance(scheme, Mapping):
+        scheme = f"{'fp' if scheme.get('type') == 'float' else scheme.get('type')}{scheme.get('num_bits')}"
+    return str(scheme).lower() if scheme else ""
 
 
 # -------------------------------------------------------------------------------------------- modules of a part
@@ -379,12 +379,12 @@ def _by_part(rules: Rules, config: ModelConfig) -> Checkpoint:
     usual = {part: counts.most_common(1)[0][0] for part, counts in votes.items()}
     used = [word for part in ("experts", "mlp.up", "attention.qkv", *usual) if (word := usual.get(part, ""))]
     scheme = used[0] if used else rules.word
-    own = [(part, word) for part, word in usual.items() if word != scheme]
+    exceptions = [(part, word) for part, word in usual.items() if word != scheme]
     if rules.head:
-        own.append(("head", rules.of("lm_head") or rules.word))
+        exceptions.append(("head", rules.of("lm_head") or rules.word))
     apart = (tuple((part, word) for part, word in layer.items() if word != usual[part]) for layer in layers)
     single = tuple((i, named) for i, named in enumerate(apart) if named)
-    return Checkpoint(scheme, tuple(own), single, rules.kv, rules.method)
+    return Checkpoint(scheme, tuple(exceptions), single, rules.kv, rules.method)
 
 
 def _one(words: list[str]) -> str:

@@ -228,19 +228,19 @@ class ModelConfig(Model):
 
     def _undivided(self, tp: int, spread: bool) -> list[str]:
         """What ``tp`` GPUs cannot share evenly."""
-        found = []
+        undivided = []
         if self.heads % tp:
-            found.append(f"{self.heads} heads")
+            undivided.append(f"{self.heads} heads")
         if any(kind.state_v_heads % tp for kind in self.variants):
-            found.append(f"{self.state_v_heads} value heads of linear attention")
+            undivided.append(f"{self.state_v_heads} value heads of linear attention")
         if not self.is_mla and self.kv_heads % tp and tp % self.kv_heads:
-            found.append(f"{self.kv_heads} kv_heads")
+            undivided.append(f"{self.kv_heads} kv_heads")
         dense = not self.experts or any(not sparse for sparse, _, _ in self.layer_groups())
         if self.intermediate % tp and (dense or self.is_encoder_decoder):
-            found.append(f"intermediate {self.intermediate}")
+            undivided.append(f"intermediate {self.intermediate}")
         if self.experts and self.moe_intermediate % tp and not spread:
-            found.append(f"moe_intermediate {self.moe_intermediate}")
-        return found
+            undivided.append(f"moe_intermediate {self.moe_intermediate}")
+        return undivided
 
     def graph(self, step: Step, accumulate: bool | None = None, tp: int = 1) -> Graph:
         """The forward pass with whole axes, by name; the passes cut them and make the backward pass."""

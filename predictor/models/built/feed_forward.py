@@ -159,19 +159,19 @@ def _expert_loop(w: Writer, x: Tensor, mask: Tensor, chance: Tensor) -> Tensor:
     out = w.hidden("experts output")
     w.put(Elementwise(w.act, "fill", n * h), out.name, (), out, 1, 5)
     w.put(Reduce("int64", n, e, 0), "experts hit", (mask,), w.table("experts hit", e, "int64"), 1, 3 + NONZERO_CALLS)
-    own, found = w.table("expert choice", n, "int64"), w.table("expert rows", rows, "int64")
-    w.put(Index("int64", 1, n, e), own.name, (mask,), own, e)
-    w.put(Scan("int64", 1, n), found.name, (own,), found, e, 1 + NONZERO_CALLS)
+    choice, chosen_rows = w.table("expert choice", n, "int64"), w.table("expert rows", rows, "int64")
+    w.put(Index("int64", 1, n, e), choice.name, (mask,), choice, e)
+    w.put(Scan("int64", 1, n), chosen_rows.name, (choice,), chosen_rows, e, 1 + NONZERO_CALLS)
     if w.training:
         x = x.view(gradient=(Elementwise(w.act, "add", n * h),), at="expert gather")
         chance = chance.view(gradient=(Elementwise(w.act, "add", n),), at="expert share")
     y = Tensor("expert gather", ("tokens", "hidden"), (rows, h), w.act)
-    y = _expert_products(w, w.put(Index(w.act, rows, h, n), y.name, (x, found), y, e, 4), rows)
+    y = _expert_products(w, w.put(Index(w.act, rows, h, n), y.name, (x, chosen_rows), y, e, 4), rows)
     share = Tensor("expert share", ("tokens",), (rows,), w.act)
-    w.put(Index(w.act, rows, 1, n), share.name, (chance, found), share, e, 2)
+    w.put(Index(w.act, rows, 1, n), share.name, (chance, chosen_rows), share, e, 2)
     y = w.each("expert weighting", "mul", y, share, inputs=1, extra=rows * w.size, count=e)
     made = w.hidden("expert sum")
-    return w.put(Index(w.act, rows, h, n, "scatter_add"), made.name, (y, found, out), made, e)
+    return w.put(Index(w.act, rows, h, n, "scatter_add"), made.name, (y, chosen_rows, out), made, e)
 
 
 def _expert_products(w: Writer, y: Tensor, rows: int) -> Tensor:

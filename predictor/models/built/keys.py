@@ -91,23 +91,23 @@ def ignored_keys(data: Mapping[str, Any], model_type: str, seen: set[str], where
     if not isinstance(inner, Mapping):
         return unknown_keys(data, known | seen, where)
     text = known_keys(inner.get("model_type")) or known
-    found = unknown_keys(inner, text | seen, f"{where} text_config")
-    return (*unknown_keys(data, known, where), *(f"text_config.{key}" for key in found))
+    unknown_inside = unknown_keys(inner, text | seen, f"{where} text_config")
+    return (*unknown_keys(data, known, where), *(f"text_config.{key}" for key in unknown_inside))
 
 
 def unknown_keys(data: Mapping[str, Any], known: Collection[str], where: str) -> tuple[str, ...]:
     """Keys of ``data`` that are none of ``known`` and change nothing; SpecError, one line, for one that is a slip of
     the keyboard away from a known one that is absent."""
     absent = [key for key in known if key not in data]
-    found = []
+    unknown = []
     for key in data:
         if key in known or key in ANY or key.startswith("_"):
             continue
         close = difflib.get_close_matches(key, absent, n=1, cutoff=ALIKE)
         if close:
             raise SpecError(f"{where}: unknown key {printable(key)[:80]!r}; nearest: {close[0]}")
-        found.append(key)
-    return tuple(found)
+        unknown.append(key)
+    return tuple(unknown)
 
 
 def ignored_notes(ignored: Sequence[str]) -> tuple[str, ...]:

@@ -55,7 +55,7 @@ def _rotary(w: Writer, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     w.scope = "latent rotary"
     cos, sin = w.rotations or (w.table("rotary table", n * c.qk_rope_dim),) * 2
     size = n * c.qk_rope_dim * w.size
-    found = []
+    rotated = []
     for which, x in (("q", q), ("k", k)):
         part = _slice(x, "head_dim", c.qk_rope_dim, part=True)
         half = Tensor("half", part.axes, (*part.shape[:-1], c.qk_rope_dim // 2), w.act)
@@ -67,12 +67,12 @@ def _rotary(w: Writer, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         )
         y = w.each(f"rotary {which} sums", "add", y, y.detached(), count=2)
         whole = Tensor("rotated", part.axes, part.shape, w.act)
-        found.append(w.each(f"rotary {which} cat", "copy", y, out=whole))
+        rotated.append(w.each(f"rotary {which} cat", "copy", y, out=whole))
     query = Tensor("query cat", q.axes, q.shape, w.act)
-    w.each("query cat", "copy", found[0], _slice(q, "head_dim", c.qk_nope_dim, part=True), out=query,
+    w.each("query cat", "copy", rotated[0], _slice(q, "head_dim", c.qk_nope_dim, part=True), out=query,
            calls=1 if c.model_type in _COMPLEX else 3)  # fmt: skip
     w.scope = ""
-    return query, found[1]
+    return query, rotated[1]
 
 
 def _append(w: Writer, latent: Tensor, rope: Tensor, width: int) -> Tensor:

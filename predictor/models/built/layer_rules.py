@@ -47,14 +47,14 @@ def llama4(r: Reader, config: ModelConfig) -> list[ModelConfig]:
     sparse = r.indices("moe_layers") or tuple(range(config.sparse_step - 1, config.layers, config.sparse_step))
     dense = r.integer("intermediate_size_mlp", 16384)
     config = replace(config, intermediate=dense, sparse_step=0, qk_norm_bare=True)
-    found = []
+    layers = []
     for i, on in enumerate(turned):
         layer = config if i in sparse else replace(config, experts=0, top_k=0, shared_experts=0)
-        found.append(
+        layers.append(
             replace(layer, windows=(chunk,) if chunk else ()) if on
             else replace(layer, position="none", qk_norm=False)
         )  # fmt: skip
-    return found
+    return layers
 
 
 def interval(r: Reader, config: ModelConfig) -> list[ModelConfig]:
@@ -114,7 +114,7 @@ _MULTIPLE = 256
 def nas(r: Reader, config: ModelConfig) -> list[ModelConfig]:
     """Nemotron-NAS: each layer its own KV heads and width, or none of the two."""
     blocks, where = _listed(r, "block_configs", config.layers) or [], f"{r.where} block_configs"
-    found = []
+    layers = []
     for block in blocks:
         attention, feed = (
             Reader(block if isinstance(block, dict) else {}, where).mapping(p) for p in ("attention", "ffn")
@@ -137,8 +137,8 @@ def nas(r: Reader, config: ModelConfig) -> list[ModelConfig]:
             multiple = Reader(feed, where).number("ffn_mult", 0.0)
             width = int(2 * multiple * config.hidden / 3)
             layer = replace(layer, intermediate=-(-width // _MULTIPLE) * _MULTIPLE)
-        found.append(layer)
-    return found
+        layers.append(layer)
+    return layers
 
 
 RULES: Mapping[str, Rule] = {

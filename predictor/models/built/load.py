@@ -91,10 +91,10 @@ def stamped(path: Path, about: os.stat_result) -> tuple[Path | None, tuple[int, 
     """The file of ModelOpt beside a config.json (hf_quant_config.json, or X_hf_quant_config.json beside X_config.json),
     None where there is none, and what tells both from what stood there before."""
     beside = path.with_name(path.name.removesuffix("config.json") + "hf_quant_config.json")
-    files, found = [about], None
+    files, modelopt = [about], None
     if path.name.endswith("config.json") and beside.is_file():
-        files, found = [about, beside.stat()], beside
-    return found, tuple(n for file in files for n in (file.st_dev, file.st_ino, file.st_mtime_ns, file.st_size))
+        files, modelopt = [about, beside.stat()], beside
+    return modelopt, tuple(n for file in files for n in (file.st_dev, file.st_ino, file.st_mtime_ns, file.st_size))
 
 
 @lru_cache(maxsize=256)

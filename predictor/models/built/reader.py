@@ -143,15 +143,15 @@ def common_fields(reader: Reader, model_type: str, name: str) -> dict[str, Any]:
 def _check_family(reader: Reader, architecture: str, model_type: str) -> None:
     """RequestError, one line, where a class of another model stands beside the model type: one of the two is wrong."""
     stems = {kind: _stem(name) for kind, name in DEFAULT_ARCHITECTURE.items()}
-    wanted = architecture.lower()
-    found = max(
-        (kind for kind, stem in stems.items() if wanted.startswith(stem)), key=lambda k: len(stems[k]), default=""
+    lowered = architecture.lower()
+    family = max(
+        (kind for kind, stem in stems.items() if lowered.startswith(stem)), key=lambda k: len(stems[k]), default=""
     )
-    if stems[model_type] == stems.get(found, "") or not wanted.endswith(tuple(end.lower() for end in HEADS)):
+    if stems[model_type] == stems.get(family, "") or not lowered.endswith(tuple(end.lower() for end in HEADS)):
         return  # what is no class of a model is another error
     raise SpecError(
         f"{reader.where}: 'architectures' says {architecture!r} and 'model_type' {model_type!r}, which contradict each"
-        f" other; expected {DEFAULT_ARCHITECTURE[model_type]}" + (f", or model_type {found!r}" if found else "")
+        f" other; expected {DEFAULT_ARCHITECTURE[model_type]}" + (f", or model_type {family!r}" if family else "")
     )
 
 

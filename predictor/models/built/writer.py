@@ -183,16 +183,16 @@ class Writer:
     def each(
         self, name: str, fn: str, x: Tensor, *others: Tensor, out: Tensor | None = None, inputs: int = -1,
         extra: float = 0.0, calls: int = 1, dtype: str = "", in_dtype: str = "", grad: bool = True, flops: float = 0.0,
-        count: int = 1, again: float = 0.0, reuse: float = 0.0, stride: float = 0.0,
+        count: int = 1, reread: float = 0.0, reuse: float = 0.0, stride: float = 0.0,
     ) -> Tensor:  # fmt: skip
-        """An element-wise kernel; ``extra``, ``again``, ``reuse`` and ``stride`` in bytes.
+        """An element-wise kernel; ``extra``, ``reread``, ``reuse`` and ``stride`` in bytes.
 
         The result is ``out``, or shaped like ``x``. ``grad`` False: its gradient is a view, no kernel makes it.
         """
         dtype = dtype or self.act
         if out is None:
             out = Tensor(name, x.axes, x.shape, dtype, segments=x.segments)
-        op = Elementwise(dtype, fn, out.elements, inputs, extra, in_dtype, flops, grad, again, reuse, stride)
+        op = Elementwise(dtype, fn, out.elements, inputs, extra, in_dtype, flops, grad, reread, reuse, stride)
         scope = self.scope or name
         node = Node(op, name, (x, *others), (out,), count, FORWARD, calls, 1.0, "", scope)
         self.nodes.append(node)
@@ -319,8 +319,8 @@ class Writer:
         inner = self.each(f"{name} inner sum", "add", x, cube)
         inner = self.each(f"{name} inner scale", "mul_scalar", inner)
         tanh = self.each(f"{name} tanh", "tanh", inner)
-        one = self.each(f"{name} plus one", "add_scalar", tanh)
-        return self.each(f"{name} product", "mul", half, one)
+        shifted = self.each(f"{name} plus one", "add_scalar", tanh)
+        return self.each(f"{name} product", "mul", half, shifted)
 
     def _bloom_gelu(self, name: str, x: Tensor) -> Tensor:
         """x 0.5 (1 + tanh(0.79788456 x (1 + 0.044715 x x))), nine kernels; its class writes the gradient by hand."""
@@ -330,9 +330,9 @@ class Writer:
         inner = self.each(f"{name} inner sum", "add_scalar", square)
         inner = self.each(f"{name} inner", "mul", scale, inner)
         tanh = self.each(f"{name} tanh", "tanh", inner)
-        one = self.each(f"{name} plus one", "add_scalar", tanh)
+        shifted = self.each(f"{name} plus one", "add_scalar", tanh)
         out = Tensor(f"{name} product", x.axes, x.shape, self.act, segments=x.segments)
-        return self.put(HandGelu(self.act, "mul", out.elements), out.name, (x, y, one), out)
+        return self.put(HandGelu(self.act, "mul", out.elements), out.name, (x, y, shifted), out)
 
     def gated_activation(self, name: str, gate: Tensor, up: Tensor) -> Tensor:
         """activation(gate) times up."""
