@@ -29,8 +29,8 @@ from predictor.errors import TilecastError
 from predictor.forecast.forecast import Forecast, forecast
 from predictor.models.built import ModelConfig
 from predictor.models.built.load import CONFIGS
+from predictor.models.forms import model_of
 from predictor.models.traced.model import TracedModel
-from predictor.models.traced.words import model_of
 from predictor.request.request import Request
 
 #: One model of each kind of graph that the catalogue has.

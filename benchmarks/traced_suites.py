@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT))
 
 from predictor.fit.evaluate import read_suite  # noqa: E402
 from predictor.fit.suite import predict_case  # noqa: E402
-from predictor.models.traced.words import TRACED  # noqa: E402
+from predictor.models.forms import TRACED  # noqa: E402
 
 
 def error_pct(row: dict[str, Any], found: dict[str, Any]) -> float:

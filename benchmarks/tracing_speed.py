@@ -38,7 +38,7 @@ def spent(command: list[str], environment: dict[str, str]) -> float:
 def warm(path: Path, gpu: str, mode: str, runs: int) -> list[float]:
     """CPU seconds of reading a graph and its forecast; the first, which loads the estimators, is left out."""
     import predictor
-    from predictor.models.traced.words import model_of
+    from predictor.models.forms import model_of
 
     found: list[float] = []
     for _ in range(runs + 1):

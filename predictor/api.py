@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from predictor.errors import RequestError
 from predictor.files.collector import no_collector
 from predictor.forecast.forecast import forecast, forecasts
 from predictor.kernels.artifact import load_artifacts
-from predictor.models.traced.model import TracedModel
 from predictor.request.request import Request, of_words
 from predictor.simulate.answer import Prediction
+
+if TYPE_CHECKING:
+    from predictor.models.traced.model import TracedModel
 
 
 @of_words(Request)
@@ -42,7 +44,8 @@ def predict(asked: Request) -> Prediction:
     Traceback (most recent call last):
     predictor.errors.UnsupportedError: dtype 'bf16': t4 has no bf16 peak; it has fp32, fp16, ...
     """
-    return forecast(asked.run()).prediction
+    run = asked.run()
+    return forecast(run).prediction
 
 
 def predict_many(requests: Iterable[Mapping[str, Any]], *, artifacts: str | Path | None = None) -> list[Prediction]:

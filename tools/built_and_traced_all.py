@@ -6,7 +6,7 @@
 One model of each type, of few layers (a law is the same of each layer), is built by its reader and traced from the
 class of transformers; one line of the CSV for each point where both answer, or one of them alone refuses. ``--every
 N``: each Nth point of the product, shifted from type to type. ``graph`` says whether the class answered, or the built
-model in its place (`predictor.models.traced.as_built`). Needs the extra torch.
+model in its place (`predictor.models.traced.model.not_its_class`). Needs the extra torch.
 """
 
 from __future__ import annotations

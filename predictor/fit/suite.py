@@ -18,7 +18,7 @@ from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.hardware.system import LATENCY_S, SystemSpec
 from predictor.hardware.what_if import held_at
 from predictor.models.built.load import catalogue
-from predictor.models.traced.words import TRACED, model_of
+from predictor.models.forms import TRACED, model_of
 from predictor.request.options import OPTIONS, Option
 from predictor.request.request import Request
 from predictor.request.words import ragged_lengths

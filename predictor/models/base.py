@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 from predictor.graph.samples import TOKENS
 
 if TYPE_CHECKING:
+    from predictor.engines import Engine
     from predictor.formats.parts import Checkpoint, Formats
     from predictor.graph.graph import Graph
     from predictor.graph.recording import Recording
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 Local = Callable[[str, int], int]
 #: Modes of a run, of which some models have some.
 MODES = ("forward", "train", "prefill", "decode", "generate")
+
+#: In place of a plan of tensor parallelism: the one that the model's class brings.
+CLASS_PLAN = "class"
 
 
 def whole(axis: str, size: int) -> int:
@@ -212,10 +216,13 @@ class Model(ABC):
         """The model with other sizes of its own ("batch", "steps", "gpus"); itself where it has none."""
         return self
 
-    def planned(self, plan: Mapping[str, str]) -> Model:
-        """The model with layers that are shared out by a plan: pattern of a module's path -> style. Only of one that
-        has `Feature.PLAN`."""
-        raise NotImplementedError
+    def as_run(
+        self, engine: Engine, mode: str, tp: int, plan: str | Mapping[str, str] | None = None
+    ) -> tuple[Model, tuple[str, ...]]:
+        """The model whose passes ``engine`` runs, and lines about it for the answer. ``plan``: how layers are shared
+        out over ``tp`` GPUs, as pattern of a module's path -> style, or `CLASS_PLAN`;
+        only of a model that has `Feature.PLAN`."""
+        return self, ()
 
     @abstractmethod
     def check_tensor(self, tp: int, spread: bool = False) -> None:

@@ -15,8 +15,7 @@ from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.hardware.what_if import with_values
 from predictor.kernels.artifact import ArtifactSet, RooflineOnly, load_artifacts
 from predictor.models.base import Feature, Model
-from predictor.models.traced.as_built import general_rules, run_as_built
-from predictor.models.traced.words import model_of, with_plan
+from predictor.models.forms import model_of
 from predictor.request.number_formats import Cache, cached, numbers_of
 from predictor.request.numbers import default_attention, dtype_word
 from predictor.request.options import CACHED, MODES, Words
@@ -27,6 +26,7 @@ from predictor.request.words import (
     LARGEST_DEGREE,
     kernel_gap_seconds,
     launch_overhead_seconds,
+    plan_of,
     ragged_lengths,
     stage_layers,
     step_overhead_seconds,
@@ -59,23 +59,22 @@ class Request(Words):
         word = dtype_word(self.dtype)
         if isinstance(word, str) and word != self.dtype:
             return replace(self, dtype=word).run(selector)
-        model = self.model if isinstance(self.model, Model) else model_of(self.model, self.input)
-        model = with_plan(model, self.tp_plan)
-        instead = (
-            None if self.tp_plan else run_as_built(model, running(self.execution, self.software), self.mode, self.tp)
-        )
-        model, why = instead or (model, "")
-        model = _sized(self, model)
-        run = _fixed(self, model)._run(model, selector)
-        notes = (*((why,) if why else ()), *general_rules(model, run.work.engine))
-        return replace(run, numbers=replace(run.numbers, notes=run.numbers.notes + notes)) if notes else run
+        model, notes = self._model()
+        return _fixed(self, model)._checked(model, notes, selector)
 
     def board(self) -> GPUSpec:
         """The GPU, with the values of ``gpu_set`` in place of its file's."""
         gpu = self.gpu if isinstance(self.gpu, GPUSpec) else load_gpu(self.gpu)
         return with_values(gpu, self.gpu_set) if self.gpu_set else gpu
 
-    def _run(self, config: Model, selector: ArtifactSet | RooflineOnly | None) -> Run:
+    def _model(self) -> tuple[Model, tuple[str, ...]]:
+        """The model that runs, with the sizes of a pipeline that are asked for, and notes about it."""
+        model = self.model if isinstance(self.model, Model) else model_of(self.model, self.input)
+        plan = None if self.tp_plan is None else plan_of(self.tp_plan, model.refusal(Feature.PLAN))
+        model, notes = model.as_run(running(self.execution, self.software), self.mode, self.tp, plan)
+        return _sized(self, model), notes
+
+    def _checked(self, config: Model, notes: tuple[str, ...], selector: ArtifactSet | RooflineOnly | None) -> Run:
         gpu = self.board()
         if isinstance(self.top, bool) or not isinstance(self.top, int) or self.top < 0:
             raise RequestError(f"--top {self.top!r}: expected 0 or more")
@@ -91,6 +90,7 @@ class Request(Words):
         attention = self.attention or default_attention(numbers.name, gpu, own, config.head_width, tokens)
         cache = Cache(self.mode, engine, attention, gpu)
         numbers, kv_source = cached(numbers, config.checkpoint, self.kv_dtype, cache)
+        numbers = replace(numbers, notes=numbers.notes + notes) if notes else numbers
         degrees = _degrees(self)
         micro_batch = _micro_batch(self, config)
         launch_s, assumed = _launch_overhead(self.launch_overhead, gpu, engine)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
-from predictor.errors import RequestError, nearest
+from predictor.errors import RequestError, SpecError, nearest, printable
+from predictor.files.read import read_text
 from predictor.files.units import parse_quantity
+from predictor.files.yaml_reader import parse_yaml
+from predictor.models.base import CLASS_PLAN
 
 #: A framework call that takes a millisecond is a slip of the keyboard ("6ms").
 LARGEST_LAUNCH_OVERHEAD_S = 1e-3
@@ -101,6 +105,30 @@ def ragged_lengths(value: str | Sequence[int]) -> tuple[int, ...]:
 def _listed(text: str) -> list[str]:
     """The items of "12,400" or "12 400"; one that is empty, as in "12,,400", stays."""
     return [item for part in text.split(",") for item in part.split() or [""]] if text.strip() else []
+
+
+def plan_of(value: str | Path | Mapping[str, str], refusal: str = "") -> str | Mapping[str, str]:
+    """A plan of tensor parallelism, from a YAML file or as it stands: pattern of a module's path -> style, or
+    `CLASS_PLAN`. ``refusal``: why the model takes none.
+
+    Raises RequestError (or one of its kinds), one line, for a table that is none.
+    """
+    where = f"--tp-plan {printable(str(value))}" if isinstance(value, str | Path) else "--tp-plan"
+    if refusal:
+        raise RequestError(f"{where}: {refusal}")
+    if value == CLASS_PLAN:
+        return CLASS_PLAN
+    table: object = value
+    if isinstance(value, str | Path):
+        path = Path(value).expanduser()
+        table = parse_yaml(read_text(path, "a YAML table of patterns and styles", where), str(path))
+    if (
+        not isinstance(table, Mapping)
+        or not table
+        or not all(isinstance(text, str) for row in table.items() for text in row)
+    ):
+        raise SpecError(f"{where}: expected lines of a module's path, with * for numbers: a style (colwise, rowwise)")
+    return table
 
 
 def launch_overhead_seconds(value: str | float) -> float:

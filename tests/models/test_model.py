@@ -18,9 +18,9 @@ from predictor.graph.recording import Recording
 from predictor.graph.tensor import WEIGHT, Tensor
 from predictor.models.base import Feature, Local, Model, whole
 from predictor.models.built import ModelConfig, load_config
+from predictor.models.forms import model_of
 from predictor.models.step import Step
 from predictor.models.traced.model import LayerStack, TracedModel
-from predictor.models.traced.words import model_of
 from predictor.ops.gemm import Gemm
 from predictor.passes.autograd import joint, with_backward
 from predictor.simulate.lower import PASSES, Lowering, lower

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import predictor
 from predictor.cli.main import main
 from predictor.errors import RequestError, UnsupportedError
-from predictor.models.traced.words import model_of
+from predictor.models.forms import model_of
 
 torch = pytest.importorskip("torch", reason="the extra torch is not installed")
 

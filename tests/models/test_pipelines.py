@@ -10,8 +10,8 @@ import predictor
 from predictor.engines.attention_ages import FLASH_2, library_s
 from predictor.errors import RequestError
 from predictor.hardware.gpu import load_gpu
+from predictor.models.forms import PIPELINES, model_of
 from predictor.models.traced.inputs import inputs_of
-from predictor.models.traced.words import PIPELINES, model_of
 from predictor.ops import Attention
 from predictor.ops.collective import Collective
 from predictor.request.request import Request

@@ -12,7 +12,7 @@ import pytest
 import predictor
 from predictor.errors import RequestError
 from predictor.forecast.forecast import Forecast, forecast
-from predictor.models.traced.words import TRACED
+from predictor.models.forms import TRACED
 from predictor.ops import Collective
 from predictor.ops.attention import Attention
 from predictor.request.request import Request

@@ -12,7 +12,7 @@ import pytest
 import predictor
 from predictor.errors import RequestError
 from predictor.models.built import Step
-from predictor.models.traced.words import model_of
+from predictor.models.forms import model_of
 from predictor.ops import Convolution, Embedding, Gemm, Norm, Softmax
 
 onnx = pytest.importorskip("onnx", reason="the extra onnx is not installed")

@@ -10,7 +10,7 @@ import pytest
 
 import predictor
 from predictor.errors import RequestError
-from predictor.models.traced.words import model_of
+from predictor.models.forms import model_of
 
 pytest.importorskip("torch", reason="the extra torch is not installed")
 transformers = pytest.importorskip("transformers", reason="the extra torch is not installed")

@@ -6,7 +6,6 @@ key takes the default of the Hugging Face configuration class and is listed in `
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -58,15 +57,20 @@ def load_config(name_or_path: str | Path) -> ModelConfig:
     Raises UnknownNameError with the nearest names, SpecError for a file that is no valid config and UnsupportedError
     for an architecture that is not known.
     """
-    text = str(name_or_path)
+    path, beside, stamp = config_file(str(name_or_path))
+    return _read_config(path, beside, stamp)
+
+
+def config_file(text: str) -> tuple[Path, Path | None, tuple[int, ...]]:
+    """The config.json of a name or path, the file of ModelOpt beside it, and what tells both from what stood there
+    before (`_stamped`). Raises as `load_config`."""
     try:
         path = _find(text)
-        about = path.stat()
+        return path, *_stamped(path)
     except (OSError, RuntimeError, ValueError) as error:  # a name too long, a closed folder, the home of nobody
         reason = getattr(error, "strerror", None) or error
         expected = "a name of `tilecast models` or a path to a config.json"
         raise SpecError(f"model {text!r}: cannot be read ({reason}); expected {expected}") from None
-    return _read_config(path, *stamped(path, about))
 
 
 def _find(text: str) -> Path:
@@ -87,20 +91,20 @@ def _find(text: str) -> Path:
     return path
 
 
-def stamped(path: Path, about: os.stat_result) -> tuple[Path | None, tuple[int, ...]]:
+def _stamped(path: Path) -> tuple[Path | None, tuple[int, ...]]:
     """The file of ModelOpt beside a config.json (hf_quant_config.json, or X_hf_quant_config.json beside X_config.json),
     None where there is none, and what tells both from what stood there before."""
     beside = path.with_name(path.name.removesuffix("config.json") + "hf_quant_config.json")
-    files, modelopt = [about], None
+    files, modelopt = [path.stat()], None
     if path.name.endswith("config.json") and beside.is_file():
-        files, modelopt = [about, beside.stat()], beside
+        files, modelopt = [path.stat(), beside.stat()], beside
     return modelopt, tuple(n for file in files for n in (file.st_dev, file.st_ino, file.st_mtime_ns, file.st_size))
 
 
 @lru_cache(maxsize=256)
 def _read_config(path: Path, beside: Path | None, stamp: tuple[int, ...]) -> ModelConfig:
     """The model of a file, which ``stamp`` tells from what stood there before: one written again is read again."""
-    return config_from_dict(data_of(path, beside), _name_of(path), str(path))
+    return config_from_dict(data_of(path, beside), model_name(path), str(path))
 
 
 def data_of(path: Path, beside: Path | None) -> Mapping[str, Any]:
@@ -172,5 +176,6 @@ def check(config: ModelConfig, where: str) -> None:
             raise SpecError(f"{where}: {field} is {getattr(config, field)}, expected 0 to 1")
 
 
-def _name_of(path: Path) -> str:
+def model_name(path: Path) -> str:
+    """What a model is called whose config.json this is."""
     return printable(path.parent.name if path.stem == "config" and path.parent.name else path.stem)

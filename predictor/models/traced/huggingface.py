@@ -8,10 +8,11 @@ the config, the pass and the versions, so that a second forecast needs neither t
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any, Self
 
 from predictor.engines import EAGER
@@ -21,7 +22,8 @@ from predictor.graph.recording import Recording
 from predictor.graph.samples import TOKENS
 from predictor.models.built.checkpoint import checkpoint_of_any
 from predictor.models.built.config import ModelConfig
-from predictor.models.built.load import config_from_dict
+from predictor.models.built.load import config_file, config_from_dict, data_of, model_name
+from predictor.models.forms import TRACED, no_inputs
 from predictor.models.step import Step
 from predictor.models.traced.model import Source, TracedModel
 from predictor.models.traced.no_code import no_code
@@ -31,6 +33,19 @@ from predictor.models.traced.sources import FLOATS, kept_object, kept_or, need_t
 _UNFUSED = EAGER.name
 #: Tokens a sequence at most, where a config says none: chosen by hand, not from data.
 _POSITIONS = 2**20
+
+
+def of_config(text: str, words: str | Sequence[str] | None) -> TracedModel:
+    """The class of the config.json that "traced:NAME" names. Raises RequestError, or one of its kinds."""
+    no_inputs(words)
+    path, beside, stamp = config_file(text.removeprefix(TRACED))
+    return _of_file(path, beside, stamp)
+
+
+@lru_cache(maxsize=64)
+def _of_file(path: Path, beside: Path | None, stamp: tuple[int, ...]) -> TracedModel:
+    """The model of a file, which ``stamp`` tells from what stood there before."""
+    return traced_config(data_of(path, beside), model_name(path), str(path))
 
 
 def traced_config(data: Mapping[str, Any], name: str, where: str) -> TracedModel:

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple, Protocol, Self
 
+from predictor.engines import Engine
 from predictor.errors import RequestError, UnsupportedError
 from predictor.formats.parts import Checkpoint, Formats
 from predictor.graph.graph import Graph
 from predictor.graph.recording import Recording
 from predictor.graph.samples import TOKENS
-from predictor.models.base import Feature, Local, Model, Stack, whole
+from predictor.models.base import CLASS_PLAN, Feature, Local, Model, Stack, whole
 from predictor.models.built.config import ModelConfig
 from predictor.models.step import Step
 from predictor.ops.gemm import Gemm
@@ -157,8 +158,22 @@ class TracedModel(Model):
             return "known of models that are built"
         return ""
 
-    def planned(self, plan: Mapping[str, str]) -> Model:
-        return _planned(self, tuple(plan.items()))
+    def as_run(
+        self, engine: Engine, mode: str, tp: int, plan: str | Mapping[str, str] | None = None
+    ) -> tuple[Model, tuple[str, ...]]:
+        """The model as Tilecast builds it, where the class is not what runs; else the class, cut by the user's plan."""
+        built = self.source.built if plan is None else None
+        why = "" if built is None else not_its_class(built, engine, mode, tp)
+        if built is not None and why:
+            return built, (f"{self.name} is forecast from its config, not from its class: {why}",)
+        model = _planned(self, tuple(plan.items())) if isinstance(plan, Mapping) else self
+        if not engine.serves or isinstance(self.source, Alone):
+            return model, ()
+        return model, (
+            f"{engine.name} has its own code for {self.name}, which Tilecast does not know. The forecast runs"
+            f" the model's class with the kernels of {engine.name} (a fused QKV projection, an in-place KV cache, one"
+            " kernel per norm).",
+        )
 
     def check_tensor(self, tp: int, spread: bool = False) -> None:
         """A plan of its modules says what is cut, and is checked where a rank is recorded; no search looks for one."""
@@ -221,10 +236,32 @@ class TracedModel(Model):
         return self.source.cache_bytes(batch, tokens, kv_dtype, tp)
 
 
-#: In place of a plan of tensor parallelism: the one that the class brings.
-CLASS_PLAN = "class"
-
-
 @lru_cache(maxsize=32)
 def _planned(model: TracedModel, plan: tuple[tuple[str, str], ...]) -> TracedModel:
     return replace(model, source=model.source.planned(dict(plan)))
+
+
+def not_its_class(built: ModelConfig, engine: Engine, mode: str, tp: int) -> str:
+    """Why a run is not that of a model's class, "" where it is: then the model runs as Tilecast builds it.
+
+    A class says what eager PyTorch runs on one GPU. Engines that fuse have their own code of a model, or fuse its
+    modules, which only a built model names. Megatron-LM shares out every layer over GPUs; the plans of classes leave
+    parts of a layer whole. Linear attention runs the kernels of its libraries; without these a class writes it out
+    (transformers 5.24, is_fast_path_available of modeling_qwen3_next.py). Sparse attention reads the keys that it
+    picks; a class computes all scores and masks the others. Steps that read latent vectors from a cache multiply by
+    the matrices that expand them; a class keeps the keys and values of every head. Classes of encoder-decoders compute
+    logits of all tokens of a prompt, or have no such pass.
+    """
+    if engine.fuses:
+        return f"--execution {engine.name} fuses by modules"
+    if isinstance(tp, int) and tp > 1:
+        return f"--tp {tp} splits layers as Megatron-LM does (--tp-plan {CLASS_PLAN} splits them as the class does)"
+    if any(kind.mixer in ("delta", "scan") for kind in (built, *built.variants)):
+        return "linear attention runs the kernels of its libraries (flash-linear-attention, causal-conv1d)"
+    if built.index_heads:
+        return "sparse attention reads only the keys that it picks"
+    if built.is_mla and mode in ("decode", "generate"):
+        return f"--mode {mode} keeps latent vectors"
+    if built.is_encoder_decoder and mode in ("prefill", "decode", "generate"):
+        return f"--mode {mode} of an encoder-decoder computes logits of the last token only"
+    return ""

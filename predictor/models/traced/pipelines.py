@@ -27,7 +27,7 @@ import ast
 import importlib
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -39,6 +39,7 @@ from predictor.formats.dtypes import DTYPES
 from predictor.graph.recording import Recording
 from predictor.graph.samples import SAMPLES, TOKENS, UNITS
 from predictor.models.base import Feature, Model, Part
+from predictor.models.forms import model_of, pipeline_file
 from predictor.models.step import Step
 from predictor.models.traced.inputs import SPLIT, inputs_of
 from predictor.models.traced.listed import Listed
@@ -57,8 +58,10 @@ _NOT_FORWARD = ("_", "save", "push", "load", "from_", "register", "export")
 _KEYS = frozenset((*_MODELS, "config", "method", "inputs", "times", "dtype", "wide", "batch", "seq_len", "mode"))
 
 
-def of_pipeline(path: Path, words: str | Sequence[str] | None, model_of: Callable[..., Model]) -> Pipeline:
-    """The pipeline of a file, with the sizes that ``words`` set; ``model_of`` finds the models that parts name."""
+def of_pipeline(text: str, words: str | Sequence[str] | None) -> Pipeline:
+    """The pipeline of a file, or of a name of `tilecast models`, with the sizes that ``words`` set."""
+    path = pipeline_file(text)
+    assert path is not None  # which is what makes ``text`` one of a pipeline
     data = read_yaml_file(path, EXPECTED)
     if not isinstance(data, Mapping) or not isinstance(data.get("parts"), Mapping) or not data["parts"]:
         raise SpecError(f"{path}: expected {EXPECTED}")
@@ -70,7 +73,7 @@ def of_pipeline(path: Path, words: str | Sequence[str] | None, model_of: Callabl
         raise SpecError(f"{path}: unit {str(unit)[:40]!r}: expected one of {', '.join(_MADE)}")
     for name, part in data["parts"].items():
         _check(f"{path}: part {name!r}", part)
-    source = Steps(path, data["parts"], {"batch": 1, "gpus": 1, **sizes}, model_of, unit)
+    source = Steps(path, data["parts"], {"batch": 1, "gpus": 1, **sizes}, unit)
     return Pipeline(path.stem, source.sized(**_said(words, source.values)), "pipeline")
 
 
@@ -102,12 +105,9 @@ class Steps(Source):
     modes: tuple[str, ...] = ("forward",)
     dtype = ""
 
-    def __init__(
-        self, path: Path, spec: Mapping[str, Any], values: Mapping[str, int], model_of: Callable[..., Model],
-        unit: str = SAMPLES,
-    ) -> None:  # fmt: skip
+    def __init__(self, path: Path, spec: Mapping[str, Any], values: Mapping[str, int], unit: str = SAMPLES) -> None:
         self.made = unit
-        self.path, self.spec, self.values, self.model_of = path, spec, dict(values), model_of
+        self.path, self.spec, self.values = path, spec, dict(values)
         self.sizes: tuple[int, int] | None = (self.values["batch"], 1)
         self.splits = any(SPLIT in str(one) for part in spec.values() for one in part.get("inputs", ()))
         self.steps = self.values.get("steps", 1)
@@ -121,7 +121,7 @@ class Steps(Source):
                 raise RequestError(f"{self.path.stem} has no size {name!r}; expected one of {known}")
             if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= _LARGEST:
                 raise RequestError(f"{self.path.stem}: {name} {value!r}: expected a whole number, at least 1")
-        return Steps(self.path, self.spec, self.values | sizes, self.model_of, self.made)
+        return Steps(self.path, self.spec, self.values | sizes, self.made)
 
     def parts(self) -> tuple[Part, ...]:
         if not self._parts:
@@ -153,7 +153,7 @@ class Steps(Source):
         if "model" in spec:
             named = str(spec["model"])
             beside = self.path.parent / named.split(":")[0]
-            found: Model = self.model_of(str(self.path.parent / named) if beside.is_file() else named, words or None)
+            found: Model = model_of(str(self.path.parent / named) if beside.is_file() else named, words or None)
         elif "ops" in spec:
             found = TracedModel(name, Listed(name, spec["ops"], self.values["gpus"], self._size))
         else:

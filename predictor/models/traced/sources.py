@@ -21,7 +21,9 @@ from predictor.errors import RequestError, SpecError, UnsupportedError, nearest,
 from predictor.files.read import atomic_write, read_json, user_folder
 from predictor.graph.recording import Recording
 from predictor.graph.samples import unit_of
-from predictor.graph.saved_graph import VERSION, load_recording, save_recording
+from predictor.graph.saved_graph import VERSION, from_json, is_recording, load_recording, save_recording
+from predictor.models.base import Model
+from predictor.models.forms import config_of, no_inputs
 from predictor.models.step import Step
 from predictor.models.traced.inputs import Input, inputs_of
 from predictor.models.traced.model import Alone, Source, TracedModel
@@ -277,6 +279,17 @@ def of_file(text: str, words: str | Sequence[str] | None) -> TracedModel:
         )
     build = found if callable(found) and not _is_module(found) else lambda: found
     return TracedModel(title, Module(title, build, asked, getattr(found, "optimizer", None)))
+
+
+def of_json(text: str, words: str | Sequence[str] | None) -> Model:
+    """A saved graph, or a config.json of another name."""
+    path = Path(text).expanduser()
+    data = read_json(path) if path.is_file() else {}
+    if not is_recording(data):
+        return config_of(text, words)
+    no_inputs(words, "a saved graph has its inputs")
+    recording = from_json(data, text)
+    return TracedModel(recording.name, Saved(recording))
 
 
 def of_exported(text: str, words: str | Sequence[str] | None) -> TracedModel:

@@ -11,6 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from predictor.errors import RequestError, UnsupportedError
+from predictor.files.read import read_json
+from predictor.models.built.load import config_file, model_name
+from predictor.models.forms import VISION
 from predictor.models.traced.huggingface import made
 from predictor.models.traced.inputs import inputs_of
 from predictor.models.traced.model import TracedModel
@@ -20,14 +23,16 @@ from predictor.models.traced.sources import Module, need_torch
 _PIXELS = "pixel_values"
 
 
-def of_tower(data: Mapping[str, Any], name: str, where: str, words: str | Sequence[str] | None) -> TracedModel:
-    """The tower of a config.json over images (images, channels, height, width). RequestError where it has none."""
+def of_tower(text: str, words: str | Sequence[str] | None) -> TracedModel:
+    """The tower of "vision:NAME" over images (images, channels, height, width). RequestError where it has none."""
+    path, _, _ = config_file(text.removeprefix(VISION))
+    data, name, where = read_json(path), model_name(path), str(path)
     if not isinstance(data.get("vision_config"), Mapping):
         raise UnsupportedError(f"{where}: no 'vision_config'; expected the config of a model that sees images")
     asked = inputs_of(words)
     if len(asked) != 1 or len(asked[0].shape) != 4 or asked[0].name not in ("", _PIXELS):
         raise RequestError(
-            f"vision:{name}: expected --input {_PIXELS}:float[images,channels,height,width], such as"
+            f"{VISION}{name}: expected --input {_PIXELS}:float[images,channels,height,width], such as"
             f" {_PIXELS}:float[4,3,1024,1024]"
         )
     title = f"{name}-vision"
