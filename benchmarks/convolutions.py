@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
@@ -33,6 +35,8 @@ from predictor.kernels.fitting.solve import solve  # noqa: E402
 from predictor.ops.convolution import Convolution  # noqa: E402
 from predictor.ops.roofline import FloatArray  # noqa: E402
 
+BoolArray = npt.NDArray[np.bool_]
+
 #: What an eager call of these rows takes beside its kernels: the fixed part that fits them best, of 60, 120 and 220 us.
 #: Chosen by looking at all five boards; their smallest rows take 80 to 140 us.
 HOST_S, LAUNCH_S = 60e-6, 220e-6
@@ -48,7 +52,7 @@ class Rows:
     ops: tuple[Convolution, ...]
     seconds: FloatArray
 
-    def taken(self, keep: FloatArray) -> Rows:
+    def taken(self, keep: BoolArray) -> Rows:
         """Those that ``keep`` marks."""
         chosen = np.flatnonzero(keep)
         return Rows(self.gpu, tuple(self.ops[i] for i in chosen), self.seconds[chosen])
@@ -94,6 +98,21 @@ def fit(rows: list[Rows], estimator: Gathered) -> Constants:
     return Constants.from_logs(solve(errors, estimator.constants.logs(), PULL, free=free, scale=SCALE).x)
 
 
+def splits(boards: list[Rows]) -> Iterator[tuple[str, list[BoolArray]]]:
+    """(what is left out, marks (n,) of each board's rows that are): each board, then a fifth of the shapes, which no
+    board keeps."""
+    selection = require("sklearn.model_selection")
+    ops = [op for rows in boards for op in rows.ops]
+    sizes = [len(rows.ops) for rows in boards]
+    number_of_shape = {op: number for number, op in enumerate(dict.fromkeys(ops))}
+    each_board = selection.LeaveOneGroupOut().split(ops, groups=np.repeat(np.arange(len(boards)), sizes))
+    shapes = selection.GroupShuffleSplit(1, test_size=0.2, random_state=0)
+    fifth = shapes.split(ops, groups=[number_of_shape[op] for op in ops])
+    for title, split in (("this board", each_board), ("a fifth of the shapes", fifth)):
+        for _, out in split:
+            yield title, np.split(np.isin(np.arange(len(ops)), out), np.cumsum(sizes)[:-1])
+
+
 def line(title: str, rows: Rows, seconds: FloatArray) -> str:
     """One line of the table."""
     off = seconds / rows.seconds - 1.0
@@ -119,15 +138,12 @@ def main() -> int:
         for rows in boards:
             print(line("nothing", rows, answer(rows, estimator, estimator.constants)))
         return 0
+    for title, held_out in splits(boards):
+        parts = list(zip(boards, held_out, strict=True))
+        known = fit([rows.taken(~out) for rows, out in parts if not out.all()], estimator)
+        for rows in (rows.taken(out) for rows, out in parts if out.any()):
+            print(line(title, rows, answer(rows, estimator, known)))
     whole = fit(boards, estimator)
-    for rows in boards:
-        others = [part for part in boards if part is not rows]
-        print(line("this board", rows, answer(rows, estimator, fit(others, estimator))))
-    fifth = [np.random.default_rng(0).random(len(part.ops)) < 0.2 for part in boards]
-    known = fit([part.taken(~out) for part, out in zip(boards, fifth, strict=True)], estimator)
-    for part, out in zip(boards, fifth, strict=True):
-        rows = part.taken(out)
-        print(line("a fifth of the shapes", rows, answer(rows, estimator, known)))
     print("all:", ", ".join(f"{name} {value:.3g}" for name, value in whole.to_manifest().items()))
     return 0
 

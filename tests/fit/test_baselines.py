@@ -1,4 +1,4 @@
-"""What a forecast is held against: constants from rows made up by hand, and the paired bootstrap."""
+"""What a forecast is held against: constants from made-up rows, the paired bootstrap, what a fit is not shown."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ pd = pytest.importorskip("pandas")
 import predictor  # noqa: E402
 from predictor.hardware.gpu import load_gpu  # noqa: E402
 from predictor.kernels.artifact import load_artifacts  # noqa: E402
-from predictor.ops import Elementwise, Gemm  # noqa: E402
+from predictor.ops import Convolution, Elementwise, Gemm  # noqa: E402
 from predictor.ops.roofline import roofline  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 from constant_set import family_constants, paired_difference, write_constant_set  # noqa: E402
+from convolutions import Rows, splits  # noqa: E402
 
 
 def test_the_mean_is_of_absolute_errors_and_the_signs_do_not_matter() -> None:
@@ -93,3 +94,19 @@ def test_the_set_of_constants_forecasts_roofline_over_efficiency(tmp_path: Path)
         assert forecast.artifacts == chosen.name == "constant"
         linear = next(row for row in forecast.breakdown if row.op == "linear")
         assert linear.utilization == pytest.approx(efficiency)
+
+
+def test_a_shape_that_is_left_out_is_left_out_on_every_board() -> None:
+    """The boards' tables hold the same shapes in orders of their own."""
+    shapes = [Convolution.of("fp32", (1, 8, side, side), (8, 8, 3, 3), (1,), (1,)) for side in range(10, 40)]
+    boards = []
+    for seed, gpu in enumerate(("p4", "t4", "v100-pcie-32gb")):
+        order = np.random.default_rng(seed).permutation(len(shapes))[:25]
+        boards.append(Rows(load_gpu(gpu), tuple(shapes[i] for i in order), np.ones(25)))
+    *one_board, (title, marks) = splits(boards)
+    for place, (_, held_out) in enumerate(one_board):
+        assert [mask.all() for mask in held_out] == [i == place for i in range(3)]
+    taken = [{rows.ops[i] for i in np.flatnonzero(mask)} for rows, mask in zip(boards, marks, strict=True)]
+    kept = [set(rows.ops) - out for rows, out in zip(boards, taken, strict=True)]
+    assert title == "a fifth of the shapes" and len(set().union(*taken)) == 6
+    assert not set().union(*taken) & set().union(*kept)

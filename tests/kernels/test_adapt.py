@@ -10,14 +10,21 @@ import numpy.typing as npt
 import pytest
 
 pytest.importorskip("scipy", reason='SciPy is not installed: pip install "tilecast[train]"')
+pytest.importorskip("sklearn", reason='scikit-learn is not installed: pip install "tilecast[train]"')
+
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import ConstantKernel, Matern
 
 from predictor.kernels.fitting.adapt import (
     ALL_OR_NONE,
+    GRID,
     NOISE,
+    OFFSET_SPREAD,
     Question,
     RowsView,
     constants,
     explain,
+    in_folds,
     kept_aside,
     rows_alone,
     trusted,
@@ -49,6 +56,22 @@ def test_the_process_interpolates_and_fades() -> None:
     found = explained(at, y)
     assert np.abs(found.told(at) - y).mean() < 0.05
     assert float(found.process.mean(np.full((1, 2), 1e3))[0]) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_the_process_is_a_gaussian_process_with_an_exponential_kernel() -> None:
+    """scikit-learn's, at the deviation, lengths and row error that the rows' likelihood picked, says the same."""
+    random = np.random.default_rng(3)
+    at, new = random.uniform(0, 10, (40, 2)), random.uniform(0, 10, (15, 2))
+    gaps = 0.1 * np.sin(at[:, 0]) + random.normal(0.0, 0.02, 40)
+    told = explained(at, gaps)
+    process = told.process
+    kernel = process.deviation**2 * Matern(process.lengths, nu=0.5) + ConstantKernel(OFFSET_SPREAD**2)
+    answers = []
+    for noise in sorted({noise for _, _, noise in GRID}):
+        regressor = GaussianProcessRegressor(kernel, alpha=noise**2, optimizer=None)
+        regressor.fit(at, gaps)
+        answers.append((regressor.log_marginal_likelihood_value_, regressor.predict(new)))
+    np.testing.assert_allclose(told.told(new), max(answers, key=lambda answer: answer[0])[1], atol=1e-9)
 
 
 def test_the_process_says_no_more_than_twice() -> None:
@@ -141,6 +164,18 @@ def test_rows_without_a_residual_are_kept_aside_in_folds() -> None:
     question = Question(np.zeros(1), np.ones(1), rows_alone(lambda x: lone * (0.5 - x[0])), noise=0.05)
     assert constants(question)[0] == pytest.approx(0.5, abs=0.01)
     assert kept_aside(question)[7] == -0.5
+
+
+def test_neighbours_in_a_file_are_in_different_folds() -> None:
+    folds: list[list[int]] = []
+
+    def errors(kept: npt.NDArray[np.int64], out: npt.NDArray[np.int64]) -> FloatArray:
+        assert sorted([*kept, *out]) == list(range(7))
+        folds.append(out.tolist())
+        return out * 10.0
+
+    np.testing.assert_array_equal(in_folds(7, errors, 3), np.arange(7) * 10.0)
+    assert folds == [[0, 3, 6], [1, 4], [2, 5]]
 
 
 def test_what_makes_some_rows_many_times_slower_is_no_gain() -> None:

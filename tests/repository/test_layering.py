@@ -19,7 +19,7 @@ LAYERS = (
 )  # fmt: skip
 HEAVY = {"torch", "pandas", "sklearn", "lightgbm", "mlflow", "scipy", "pyarrow", "transformers", "ray"}
 #: Of those, what fitting takes.
-FITTING = frozenset({"pandas", "lightgbm", "scipy", "pyarrow"})
+FITTING = frozenset({"pandas", "lightgbm", "scipy", "sklearn", "pyarrow"})
 #: And what tracing takes.
 TRACING = frozenset({"torch", "transformers"})
 #: What the harness takes of `predictor`: a checkout without data sets and models runs it.

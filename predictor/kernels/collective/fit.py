@@ -8,8 +8,8 @@ Groups of rows weigh alike however many sizes they have. Systems of other vendor
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,10 +26,8 @@ from predictor.kernels.collective.core import OWN, CollectiveCalls, Constants, O
 from predictor.kernels.device import Device
 from predictor.kernels.fitting.adapt import of_rows
 from predictor.kernels.fitting.family import FamilyFit, Fitted, Law, SearchStage, fit
+from predictor.kernels.fitting.tables import RowTable
 from predictor.ops.roofline import FloatArray
-
-IntArray = npt.NDArray[np.int64]
-_T = TypeVar("_T", CollectiveCalls, Device, OwnKernels)
 
 #: Rows of a group (source, GPU, library, kind, GPUs, dtype) that are fitted: the first of every third of an octave.
 #: These four were chosen by hand, not from data.
@@ -49,7 +47,7 @@ _PCIE = LINKS.index("pcie")
 
 
 @dataclass(frozen=True, slots=True)
-class CollectiveRows:
+class CollectiveRows(RowTable):
     """Measured collectives, ready for the formula; arrays of shape (n,)."""
 
     links: CollectiveCalls
@@ -63,22 +61,11 @@ class CollectiveRows:
     def size(self) -> int:
         return len(self.log_latency)
 
-    def take(self, index: IntArray) -> CollectiveRows:
-        """The rows of `index`."""
-        return CollectiveRows(
-            _take(self.links, index), _take(self.device, index), _take(self.kernels, index), self.log_latency[index],
-            self.system[index], self.weight[index],
-        )  # fmt: skip
-
     def errors(self, constants: Constants, scalars: FloatArray) -> FloatArray:
         """Log of forecast over measured, (n,); ``scalars`` of shape (n, 4)."""
         forecast = seconds(self.links, self.device, constants, scalars, self.kernels)
         result: FloatArray = np.log(forecast) - self.log_latency
         return result
-
-
-def _take(table: _T, index: IntArray) -> _T:
-    return replace(table, **{f.name: getattr(table, f.name)[index] for f in fields(table)})
 
 
 def rows_of(frame: Frame, gpus: Mapping[str, GPUSpec]) -> CollectiveRows:

@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.data.frame import Frame
+from predictor.files.extras import require
 from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.base import eager_seconds, overhead
 from predictor.kernels.device import Device
@@ -34,6 +35,7 @@ from predictor.kernels.gaussian import Adapted, Process, covariance
 from predictor.ops.roofline import FloatArray
 
 Weights = dict[str, npt.NDArray[Any]]
+IntArray = npt.NDArray[np.int64]
 
 #: The host's time after a launch is at least so long; how often a search may try; rounds of a search, between which
 #: what a forecast chose (its tile, its trees) is chosen again, and of believing rows that lie far off less. All chosen
@@ -110,7 +112,7 @@ class Question:
     noise: float = NOISE
     row_errors: FloatArray | float = 0.0
 
-    def of(self, rows: npt.NDArray[np.int64]) -> Question:
+    def of(self, rows: IntArray) -> Question:
         """The same asked by some of the rows (k,) alone."""
 
         def view(x: FloatArray) -> RowsView:
@@ -225,25 +227,28 @@ def calibrated(
         aside.append(held_out)
         mixed = share > 0.0 or trial.shares != ALL_OR_NONE
         after.append(trial.keep(board, x, told, share) if mixed else first)
-    old, new, held = (percent(np.exp(np.concatenate(part)), np.ones(1)) for part in (before, after, aside))
+    old, new, held = (percent(np.concatenate(part)) for part in (before, after, aside))
     return Fitted(board.manifest, board.weights, board.scalars, old, new, held, gained)
 
 
 def kept_aside(question: Question) -> FloatArray:
     """Log errors (r,) of rows without a residual, a part of them after the other left out of the fit (`FOLDS`)."""
 
-    def errors(out: npt.NDArray[np.bool_]) -> FloatArray:
-        x = constants(question.of(np.flatnonzero(~out)))
+    def errors(kept: IntArray, out: IntArray) -> FloatArray:
+        x = constants(question.of(kept))
         return -question.view(x).gaps(x)[out]
 
     return in_folds(len(question.view(question.start).at), errors)
 
 
-def in_folds(rows: int, errors: Callable[[npt.NDArray[np.bool_]], FloatArray], folds: int = FOLDS) -> FloatArray:
-    """Log errors (r,), where ``errors`` says those of the marked rows by a fit of the others."""
-    result, number = np.zeros(rows), np.arange(rows) % min(folds, rows)
-    for fold in np.unique(number):
-        result[number == fold] = errors(number == fold)
+def in_folds(rows: int, errors: Callable[[IntArray, IntArray], FloatArray], folds: int = FOLDS) -> FloatArray:
+    """Log errors (r,), where ``errors(kept, out)`` gives those of rows ``out`` by a fit of rows ``kept``.
+
+    Neighbours in the file, which are often neighbours in size, fall into different folds.
+    """
+    result, selection = np.zeros(rows), require("sklearn.model_selection")
+    for kept, out in selection.PredefinedSplit(np.arange(rows) % folds).split():
+        result[out] = errors(kept, out)
     return result
 
 
@@ -305,7 +310,7 @@ def explain(question: Question, x: FloatArray, keys: Sequence[str], columns: tup
     says little of the shapes around it. A held-out row's forecast does not know what that row said of constants,
     shares, offset and process (Rasmussen and Williams, eq. 5.12, the core linear in its constants around ``x``).
     """
-    view = question.view(x)
+    cho_solve, view = require("scipy.linalg").cho_solve, question.view(x)
     gaps, start, linear = view.gaps(x), _equal(view.trees), _linear(view.trees)
     left, scale = gaps - view.trees @ start, np.ones(len(gaps))
     for _ in range(ROBUST_ROUNDS):
@@ -315,7 +320,7 @@ def explain(question: Question, x: FloatArray, keys: Sequence[str], columns: tup
             usual = np.hypot(noise, question.row_errors)
             total += np.diag((usual * scale) ** 2)
             lower = np.linalg.cholesky(total)
-            weights = np.linalg.solve(lower.T, np.linalg.solve(lower, left))
+            weights = cho_solve((lower, True), left)
             likelihood = float(-0.5 * left @ weights - np.log(np.diag(lower)).sum())
             tried.append((likelihood, weights, deviation, multiple, usual, total))
         _, weights, deviation, multiple, usual, total = max(tried, key=lambda entry: entry[0])
@@ -344,7 +349,7 @@ def trusted(
     def gain(share: float) -> float:
         errors = (1.0 - share) * before + share * after
         gained = np.abs(before) - np.abs(errors)
-        if share and percent(np.exp(errors), np.ones(1)) > percent(np.exp(before), np.ones(1)):
+        if share and percent(errors) > percent(before):
             return -math.inf
         return float(gained.mean() - doubt * gained.std() / math.sqrt(len(gained)))
 
@@ -407,12 +412,12 @@ def by_call(calls: Sequence[str], gpus: Sequence[GPUSpec], host: FloatArray, lau
     return {call: {gpu.id: pairs[i][j] for i, gpu in enumerate(gpus)} for j, call in enumerate(calls)}
 
 
-def of_rows(devices: Sequence[Device], index: npt.NDArray[np.int64]) -> Device:
+def of_rows(devices: Sequence[Device], index: IntArray) -> Device:
     """The devices of rows, where ``index`` (n,) says which: as one, whose fields are arrays (n,)."""
     columns: dict[str, Any] = {f.name: np.array([getattr(d, f.name) for d in devices])[index] for f in fields(Device)}
     return Device(**columns)
 
 
-def percent(predicted: FloatArray, measured: FloatArray) -> float:
-    """Mean absolute error in %."""
-    return float(np.abs(predicted / measured - 1.0).mean() * 100.0)
+def percent(errors: FloatArray) -> float:
+    """Mean absolute error in % of log errors (r,)."""
+    return float(np.abs(np.expm1(errors)).mean() * 100.0)

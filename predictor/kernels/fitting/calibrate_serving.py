@@ -26,12 +26,12 @@ from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.attention.estimator import DECODE, PREFILL
 from predictor.kernels.device import Device, describe_device
 from predictor.kernels.fitting import adapt
-from predictor.kernels.fitting.adapt import AdaptedArtifact, Question, RowsView, Told, Trial, Weights
+from predictor.kernels.fitting.adapt import AdaptedArtifact, IntArray, Question, RowsView, Told, Trial, Weights
 from predictor.kernels.fitting.serving import ATTENTION, GEMM, MOE, Family
 from predictor.kernels.fitting.serving_rows import ROW_DTYPES, VariantRows, expressible
 from predictor.kernels.gaussian import Adapted, Process
 from predictor.kernels.gemm.core import Constants
-from predictor.kernels.gemm.tiles import Taught, gaps, is_probe, shared_rate, some, teach, tile_parts
+from predictor.kernels.gemm.tiles import Taught, gaps, is_probe, shared_rate, teach, tile_parts
 from predictor.kernels.interval import LATENT
 from predictor.kernels.named import Named
 from predictor.kernels.residual import ANY_GPU, SHARED, Corrections
@@ -96,9 +96,9 @@ class TileTrial(Trial):
     def held_out(self, told: Told | None) -> FloatArray:
         """Log errors of probes by what the others, two folds of three, teach."""
 
-        def errors(out: BoolArray) -> FloatArray:
-            _, taught = self._ask(part=some(self._part, ~out))
-            return gaps(some(self._part, out), taught.constants, taught.rate, taught.call_cycles)
+        def errors(kept: IntArray, out: IntArray) -> FloatArray:
+            _, taught = self._ask(part=self._part.take(kept))
+            return gaps(self._part.take(out), taught.constants, taught.rate, taught.call_cycles)
 
         return adapt.in_folds(self._part.size, errors, TILE_FOLDS)
 

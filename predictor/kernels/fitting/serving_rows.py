@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from predictor.kernels.attention import core as attention
 from predictor.kernels.attention import estimator as serving_attention
 from predictor.kernels.device import Device
 from predictor.kernels.fitting.adapt import row_errors
+from predictor.kernels.fitting.tables import RowTable
 from predictor.kernels.gemm import core as gemm
 from predictor.kernels.gemm import estimator as serving_gemm
 from predictor.kernels.moe import core as moe
@@ -32,7 +33,7 @@ ROW_DTYPES = ("bf16", "fp8", "int8", "mxfp8", "nvfp4")
 
 
 @dataclass(frozen=True, slots=True)
-class VariantRows:
+class VariantRows(RowTable):
     """Rows of one GPU, framework and variant, ready for a core and its features."""
 
     gpu: str
@@ -215,8 +216,7 @@ def sample(part: VariantRows, count: int, seed: int) -> VariantRows:
     """At most ``count`` rows of a part, drawn without repetition, in their order."""
     if part.size <= count:
         return part
-    rows = np.sort(np.random.default_rng(seed).choice(part.size, count, replace=False))
-    return _take(part, rows)
+    return part.take(np.sort(np.random.default_rng(seed).choice(part.size, count, replace=False)))
 
 
 def covered(parts: Sequence[VariantRows]) -> dict[str, list[float]]:
@@ -286,10 +286,3 @@ def _floats(part: Frame, name: str) -> FloatArray:
 
 def _log_latency(part: Frame) -> FloatArray:
     return np.log(_floats(part, "latency_ms") * 1e-3)
-
-
-def _take(part: VariantRows, rows: npt.NDArray[np.int64]) -> VariantRows:
-    values = {f.name: getattr(part.shapes, f.name) for f in fields(part.shapes)}
-    chosen = {name: value[rows] if isinstance(value, np.ndarray) else value for name, value in values.items()}
-    errors = np.broadcast_to(part.log_error, part.size)[rows]
-    return replace(part, shapes=replace(part.shapes, **chosen), log_latency=part.log_latency[rows], log_error=errors)

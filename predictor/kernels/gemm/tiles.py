@@ -10,7 +10,7 @@ those that have rows of both kinds, and 1, the probe's kernel, where there are n
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -106,17 +106,6 @@ class Taught:
             "rows": part.size, "library_rows": library_rows, "dtype": part.dtype,
             "rate": round(self.rate, 6), "call_cycles": round(self.call_cycles, 1),
         }  # fmt: skip
-
-
-def some(part: VariantRows, rows: BoolArray) -> VariantRows:
-    """The marked ``rows`` (n,) of a probe's."""
-
-    def cut(table: Any) -> Any:
-        values = {f.name: getattr(table, f.name) for f in fields(table)}
-        return replace(table, **{name: value[rows] for name, value in values.items() if np.ndim(value) == 1})
-
-    shapes = cut(replace(part.shapes, tiles=cut(part.shapes.tiles)))
-    return replace(part, shapes=shapes, log_latency=part.log_latency[rows])
 
 
 def gaps(part: VariantRows, constants: Constants, rate: float, call_cycles: float) -> FloatArray:

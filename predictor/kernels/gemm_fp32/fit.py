@@ -30,6 +30,7 @@ from predictor.kernels.device import Device
 from predictor.kernels.fitting.adapt import AFTER_LAUNCH_S, by_call, fitted_rows, launch_s, of_boards, of_rows
 from predictor.kernels.fitting.family import Fitted, JointFit, SearchStage, fit, of_cores
 from predictor.kernels.fitting.solve import Unknowns
+from predictor.kernels.fitting.tables import RowTable
 from predictor.kernels.gemm.core import Shapes
 from predictor.kernels.gemm_fp32 import core as sgemm
 from predictor.kernels.gemm_fp32.estimator import FP32
@@ -67,7 +68,7 @@ _KERNEL = re.compile(r"sgemm_(\d+)x(\d+)(_sliced)?")
 
 
 @dataclass
-class ProductRows:
+class ProductRows(RowTable):
     """Measured products as arrays of shape (n,)."""
 
     gpu: IntArray
@@ -78,15 +79,6 @@ class ProductRows:
     splits: FloatArray
     seconds: FloatArray
     weight: FloatArray
-
-    def take(self, index: IntArray) -> ProductRows:
-        """The rows of ``index``."""
-        s = self.shape
-        shape = sgemm.products(s.batch[index], s.m[index], s.n[index], s.k[index])
-        return ProductRows(
-            self.gpu[index], self.library[index], self.layout[index], shape, self.tile[index], self.splits[index],
-            self.seconds[index], self.weight[index],
-        )  # fmt: skip
 
 
 def read_rows(frame: Frame, gpus: list[GPUSpec]) -> ProductRows:
