@@ -68,7 +68,7 @@ def _value(r: Reader, key: str, default: Any) -> Any:
         return r.flag(name, default, note=not quiet)
     if isinstance(default, float):
         return r.number(name, default, note=not quiet)
-    if isinstance(default, tuple):
+    if isinstance(default, list):
         return r.indices(name)
     if quiet or name in ("n_shared_experts", "q_lora_rank"):  # null means none
         return r.optional(name, default, note=not quiet)
@@ -139,13 +139,12 @@ def _windows(r: Reader, traits: Traits, layers: int) -> tuple[int, ...]:
         if len(types) != layers:
             raise SpecError(f"{r.where}: 'layer_types' has {len(types)} entries, expected {layers}")
         return tuple(window if kind == "sliding_attention" else 0 for kind in types)
-    rule = traits.windows.removeprefix("types ")
-    if rule == "even":
+    if traits.windows == "even":
         return tuple(0 if i % 2 else window for i in range(layers))
-    if rule == "5 of 6":
+    if traits.windows == "5 of 6":
         every = r.integer("sliding_window_pattern", 6)
         return tuple(window if (i + 1) % every else 0 for i in range(layers))
-    if rule == "late":
+    if traits.windows == "late":
         first = r.integer("max_window_layers", 28, at_least=0)
         return tuple(window if i >= first else 0 for i in range(layers))
     return (window,) * layers
