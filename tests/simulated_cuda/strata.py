@@ -9,14 +9,15 @@ from typing import Any
 from microbench import sweep
 from microbench.case import Case
 from predictor.data.schema import CUDA_GRAPH, SUSTAINED
+from predictor.ops import Attention
 
 #: Sizes that say nothing of a stratum, cut to what a processor computes in a moment.
 _SMALL = {
-    "elementwise": {"elements": 2048}, "moe": {"hidden": 64, "intermediate": 64, "tokens": 16},
+    "elementwise": {"elements": 2048}, "moe": {"hidden": 64, "intermediate": 64, "tokens": 16, "experts": 16},
     "routing": {"tokens": 16}, "optimizer": {"parameters": 65536}, "embedding": {"vocab": 1024},
     "cross_entropy": {"vocab": 1000}, "convolution": {"batch": 1}, "pool": {"maps": 16}, "sort": {"rows": 4},
     "embedding_bag": {"rows": 1000, "bags": 64}, "aggregate": {"edges": 2000}, "index": {"rows": 64, "table": 1024},
-    "dropout": {"elements": 2048}, "copy": {"size": 65536},
+    "dropout": {"elements": 2048}, "copy": {"size": 65536}, "attention": {"batch": 1},
 }  # fmt: skip
 _KINDS = ("kind", "fn", "layout", "bias", "causal", "distribution", "gated", "axis", "in_dtype", "inputs",
           "mixed", "transposed", "channels_last", "training", "inner")  # fmt: skip
@@ -52,4 +53,10 @@ def smallest(cases: Iterable[Case]) -> list[Case]:
 
 def _cut(case: Case) -> Case:
     small = {k: v for k, v in _SMALL.get(case.launcher, {}).items() if getattr(case.op, k, 0) > v}
-    return replace(case, op=replace(case.op, **small)) if small else case  # type: ignore[arg-type, type-var]
+    if isinstance(case.op, Attention):  # one group of heads that share keys and values
+        small |= {"heads": case.op.heads // case.op.kv_heads, "kv_heads": 1}
+        if case.op.q_len == case.op.kv_len:
+            small |= {"q_len": min(case.op.q_len, 32), "kv_len": min(case.op.kv_len, 32)}
+    cut = replace(case, op=replace(case.op, **small)) if small else case  # type: ignore[arg-type, type-var]
+    assert stratum(cut) == stratum(case), cut.describe()
+    return cut
