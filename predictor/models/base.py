@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 Local = Callable[[str, int], int]
 #: Modes of a run, of which some models have some.
 MODES = ("forward", "train", "prefill", "decode", "generate")
+#: Modes that keep keys and values in a cache.
+CACHED = ("prefill", "decode", "generate")
 
 #: In place of a plan of tensor parallelism: the one that the model's class brings.
 CLASS_PLAN = "class"

@@ -6,7 +6,8 @@ from predictor.engines.memory import BASES
 from predictor.engines.releases import is_version
 from predictor.files.units import TIMES, digits, in_unit
 from predictor.files.units import seconds as seconds
-from predictor.request.workload import CHECKPOINT, Workload
+from predictor.request.numbers import CHECKPOINT
+from predictor.request.workload import Workload
 from predictor.simulate.memory import Memory
 
 

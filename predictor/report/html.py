@@ -14,6 +14,7 @@ from predictor.engines import GREEDY
 from predictor.engines.registry import ALL_GATHER
 from predictor.forecast.forecast import Forecast
 from predictor.forecast.sensitivity import sensitivities
+from predictor.models.base import CACHED
 from predictor.report.detail import layers, points
 from predictor.report.explain import explain_section
 from predictor.report.formats import dtype_words, kv_words, overhead, release_of, seconds
@@ -29,10 +30,10 @@ from predictor.report.html_sections import (
 )
 from predictor.report.html_timeline import timeline_section
 from predictor.report.pages import document, render, section
-from predictor.request.options import CACHED
+from predictor.request.numbers import CHECKPOINT
 from predictor.request.run import Run
 from predictor.request.words import flag
-from predictor.request.workload import CHECKPOINT, Workload
+from predictor.request.workload import Workload
 from predictor.simulate.answer import Prediction
 
 #: The line below the heading of a page.

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from predictor.kernels.interval import LEVEL
+from predictor.models.base import CACHED
 from predictor.report.formats import release_of
-from predictor.request.options import CACHED
 from predictor.request.workload import Workload
 from predictor.simulate.answer import SCHEMA_VERSION, ClassTime, NodeTime, Prediction
 from predictor.simulate.memory import Memory

@@ -19,8 +19,9 @@ from predictor.engines.registry import ALL_GATHER, exchanges
 from predictor.files.outputs import PAGE, SAVED_GRAPH, TRACE, OutputKind
 from predictor.hardware.system import list_systems
 from predictor.hardware.what_if import VALUES
+from predictor.models.base import CACHED, MODES
 from predictor.ops.routing import RANDOM
-from predictor.request.numbers import SUPPORTED
+from predictor.request.numbers import CHECKPOINT, KV_DTYPES, SUPPORTED
 from predictor.request.parallelism import CP_COMMS, DP_OVERLAPS, SCHEDULES, SHARDS
 from predictor.request.words import LARGEST_TOKENS
 
@@ -32,16 +33,9 @@ if TYPE_CHECKING:
 
 #: Groups of --help, in its order.
 GROUPS = MODEL, WORKLOAD, NUMBERS, GPUS, ENGINE, OUTPUT = ("model", "workload", "numbers", "GPUs", "engine", "output")
-MODES = ("forward", "train", "prefill", "decode", "generate")
-#: Modes that keep keys and values in a cache.
-CACHED = ("prefill", "decode", "generate")
 TRAIN = ("train",)
 ATTENTIONS = ("math", "flash")
 OPTIMIZERS = ("adam", "adam_fused", "adam_8bit", "sgd", "none")
-#: What a KV cache may be asked to be: "auto" is the activations' dtype. Nothing is known of kernels for others.
-KV_DTYPES = ("auto", "fp8", "bf16", "fp16", "fp32")
-#: The dtype that stands for what a checkpoint says of its weights.
-CHECKPOINT = "checkpoint"
 #: Verbs that take some of the words; `predict`, `compare` and sweeps take all.
 SERVE, PLAN = "serve", "plan"
 #: Sizes beyond which a request is a slip of the keyboard: no GPU holds them, and sums of them leave exact integers.

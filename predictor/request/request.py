@@ -14,11 +14,10 @@ from predictor.errors import RequestError, UnsupportedError
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.hardware.what_if import with_values
 from predictor.kernels.artifact import ArtifactSet, RooflineOnly, load_artifacts
-from predictor.models.base import Feature, Model
+from predictor.models.base import CACHED, MODES, Feature, Model
 from predictor.models.forms import model_of
-from predictor.request.number_formats import Cache, cached, numbers_of
-from predictor.request.numbers import default_attention, dtype_word
-from predictor.request.options import CACHED, MODES, Words
+from predictor.request.numbers import Cache, cached, default_attention, dtype_word, numbers_of
+from predictor.request.options import Words
 from predictor.request.parallelism import Parallelism
 from predictor.request.routing import router_of
 from predictor.request.run import Run
@@ -80,14 +79,14 @@ class Request(Words):
             raise RequestError(f"--top {self.top!r}: expected 0 or more")
         engine = running(self.execution, self.software)
         check_board(engine, gpu, version_asked(self.execution, self.software))
-        numbers, source = numbers_of(config.checkpoint, gpu, self.dtype, self.mode, engine, self.lora != 0)
         slots = () if self.prompt_lens is None else ragged_lengths(self.prompt_lens)
         lens = tuple(n for n in slots if n)  # an empty sequence costs nothing
         output_len = _output_len(self, config, lens)
         seq_len, context_len = _lengths(self, config, lens, output_len)
         tokens = seq_len if isinstance(seq_len, int) else 0  # what is no number is refused below
-        own = engine.fused_encoders if self.mode == "forward" and not config.causal else None
-        attention = self.attention or default_attention(numbers.name, gpu, own, config.head_width, tokens)
+        numbers, source = numbers_of(config.checkpoint, gpu, self.dtype, self.mode, engine, self.lora != 0)
+        fused = engine.fused_encoders if self.mode == "forward" and not config.causal else None
+        attention = self.attention or default_attention(numbers.name, gpu, fused, config.head_width, tokens)
         cache = Cache(self.mode, engine, attention, gpu)
         numbers, kv_source = cached(numbers, config.checkpoint, self.kv_dtype, cache)
         numbers = replace(numbers, notes=numbers.notes + notes) if notes else numbers

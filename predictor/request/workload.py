@@ -10,9 +10,10 @@ from predictor.engines import GREEDY, Engine
 from predictor.engines.memory import check_fraction
 from predictor.engines.registry import ALL_GATHER
 from predictor.errors import RequestError, UnsupportedError
+from predictor.models.base import CACHED
 from predictor.ops.routing import Router
-from predictor.request import options
-from predictor.request.options import CACHED, OPTIONS, TRAIN
+from predictor.request.numbers import ASKED, DEFAULT
+from predictor.request.options import OPTIONS, TRAIN
 from predictor.request.parallelism import SERVED, Parallelism
 from predictor.request.words import (
     LARGEST_DEGREE,
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from predictor.engines.vintage import Wait
     from predictor.hardware.system import SystemSpec
 
-#: Where a number format of a run comes from: a person's word, the model's checkpoint, the GPU's default.
-SOURCES = ASKED, CHECKPOINT, DEFAULT = "asked", options.CHECKPOINT, "default"
 #: Passes of a pipeline's step that are laid out at most, a few seconds' work: a guard, chosen by hand, not from data.
 _MOST_UNITS = 4_000_000
 #: CPU time of one framework call in eager PyTorch: the call from Python, dispatch, allocation, launch. Chosen by
@@ -56,9 +55,9 @@ class Workload:
     tokens that it has in the cache; ``seq_len`` or ``context_len`` is the longest of them, ``seq_len`` more where an
     engine pads sequences to that for attention. ``system`` joins the GPUs where there is more than one.
     ``memory_fraction``: what of the GPU's memory the run may use, as its engine counts it (`predictor.engines.memory`);
-    None: the engine's default. ``kv_dtype`` is the KV cache's, "" where the mode keeps
-    none; the sources say where ``dtype`` and ``kv_dtype`` come from (`SOURCES`). ``routing``: how tokens fall on
-    experts, None for a model without any, or with experts of fixed capacity.
+    None: the engine's default. ``kv_dtype`` is the KV cache's, "" where the mode keeps none; ``dtype_source`` and
+    ``kv_dtype_source`` are of `predictor.request.numbers.SOURCES`. ``routing``: how tokens fall on experts, None for a
+    model without any, or with experts of fixed capacity.
 
     In training ``batch`` is the global batch, of all data-parallel ranks; ``recompute`` says what runs again in the
     backward pass (`recomputed`), ``offload_layers`` how many layers a rank keeps the activations of in host memory.

@@ -12,14 +12,13 @@ from predictor.formats.dtypes import bytes_of
 from predictor.formats.parts import Formats, plain
 from predictor.formats.quantization import CURRENT
 from predictor.graph import Graph
-from predictor.models.base import Feature, Model
+from predictor.models.base import CACHED, Feature, Model
 from predictor.models.step import Step
 from predictor.passes.autograd import with_backward
 from predictor.passes.freeze import freeze
 from predictor.passes.name_parts import with_parts
 from predictor.passes.quantize import quantize
 from predictor.passes.recompute import recompute
-from predictor.request.options import CACHED
 from predictor.request.parallelism import Parallelism
 from predictor.request.workload import Workload
 

@@ -6,7 +6,7 @@ import pytest
 
 import predictor
 from predictor.errors import RequestError
-from predictor.request.options import MODES
+from predictor.models.base import MODES
 
 #: A pass of some 100 us: a loop of ten stays a burst, which power does not hold.
 SHORT = {"batch": 1, "seq_len": 64, "execution": "cuda_graph"}
