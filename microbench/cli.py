@@ -1,4 +1,4 @@
-"""`microbench VERB`. Exit status 0: done; 1: the work failed; 2: the request is wrong. An error is one line on stderr.
+"""`microbench VERB`.
 
 torch is imported by the workers alone, never here: plan, status, validate and compare do without it.
 """
@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 
-from predictor.errors import TilecastError, one_line, unknown_name
+from predictor.errors import unknown_name
 from predictor.files import outputs
 from predictor.files.arguments import Parser
+from predictor.files.commands import exit_status
 
 #: verb -> (module that has `add_arguments(parser)` and `run(arguments) -> int`, one line of help)
 VERBS: dict[str, tuple[str, str]] = {
@@ -55,37 +55,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run `microbench`; returns the exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     verb = next((word for word in words if not word.startswith("-")), None)
-    try:
-        if verb is not None and verb not in VERBS:
-            raise unknown_name("verb", verb, VERBS)
-        parsed = build_parser(verb or "").parse_args(words)
-        outputs.check(parsed)
-        status: int = importlib.import_module(VERBS[parsed.verb][0]).run(parsed)
-        if sys.stdout is None:  # closed, as by `>&-`
-            return _say("standard output is closed: nobody can read the answer", 1)
-        sys.stdout.flush()
-        return status
-    except TilecastError as error:
-        return _say(str(error), error.exit_status)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        return _say(f"{where}{error.strerror or error}", 1)
-    except RecursionError:
-        return _say("an input is nested too deep; expected files as docs/ shows them", 2)
-    except RuntimeError as error:
-        if "home directory" not in str(error):  # what `Path.expanduser` says of "~" without a home, of "~nobody"
-            raise
-        return _say("a path begins with ~, and there is no such home folder; expected the whole path", 2)
-    except KeyboardInterrupt:
-        return _say("interrupted", 130)
+    return exit_status(lambda: _run(verb, words))
 
 
-def _say(text: str, status: int) -> int:
-    if sys.stderr is not None:  # closed, as by `2>&-`: `print` would take standard output
-        print(f"error: {one_line(text)}", file=sys.stderr)
+def _run(verb: str | None, words: list[str]) -> int:
+    """The exit status of a verb."""
+    if verb is not None and verb not in VERBS:
+        raise unknown_name("verb", verb, VERBS)
+    parsed = build_parser(verb or "").parse_args(words)
+    outputs.check(parsed)
+    status: int = importlib.import_module(VERBS[parsed.verb][0]).run(parsed)
     return status
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 import threading
 import time
@@ -75,13 +74,12 @@ def _rich_bar(total: int) -> tuple[Any, Any]:
     if not sys.stderr.isatty():
         return None, None
     try:
-        progress, console = importlib.import_module("rich.progress"), importlib.import_module("rich.console")
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as Bar
+
+        from predictor.files.terminal import wide_console
     except ImportError:
         return None, None
-    bar = progress.Progress(
-        progress.BarColumn(bar_width=30),
-        progress.TextColumn("{task.description}"),
-        console=console.Console(stderr=True),
-    )
+    bar = Bar(BarColumn(bar_width=30), TextColumn("{task.description}"), console=wide_console(stderr=True))
     bar.start()
     return bar, bar.add_task("starting", total=total)

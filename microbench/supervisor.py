@@ -19,6 +19,7 @@ from typing import Any
 
 from microbench.case import Case
 from predictor.errors import TilecastError
+from predictor.files.commands import check_working_folder
 
 #: How long a worker may take to end, and to begin (torch on a busy machine, CUDA's first touch): guards against hangs,
 #: chosen by hand, not from data.
@@ -68,6 +69,7 @@ class BenchWorker:
 
     def spawn(self) -> None:
         """Starts the process. It ends with the thread that called this (Linux, PR_SET_PDEATHSIG)."""
+        check_working_folder()
         environment = {**os.environ, **self.variables}
         root = str(Path(__file__).resolve().parents[1])
         environment["PYTHONPATH"] = os.pathsep.join(p for p in (root, environment.get("PYTHONPATH", "")) if p)

@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(to_json(entries))
         return 0
-    from predictor.report.console import wide_console
+    from predictor.files.terminal import wide_console
 
     print_comparison(entries, wide_console())
     if arguments.out is not None:

@@ -183,7 +183,7 @@ def _table(arguments: argparse.Namespace) -> int:
 
 
 def _print_facts(file: str, facts: dict[str, Any]) -> None:
-    from predictor.report.console import wide_console
+    from predictor.files.terminal import wide_console
     from predictor.report.formats import significant
     from predictor.report.table import Column, print_table, say
 

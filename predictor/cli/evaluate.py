@@ -165,9 +165,9 @@ def _show(
     overall: dict[str, Any],
     groups: list[dict[str, Any]],
 ) -> None:
+    from predictor.files.terminal import wide_console
     from predictor.fit.evaluate import as_json
     from predictor.fit.scores import print_table
-    from predictor.report.console import wide_console
     from predictor.report.table import say
 
     notes = rows.loc[rows["note"].fillna("") != "", "note"].value_counts()

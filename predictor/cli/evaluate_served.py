@@ -71,7 +71,7 @@ def _show(
     arguments: argparse.Namespace, rows: Any, overall: dict[str, Any], ranks: dict[str, Any],
     groups: list[dict[str, Any]], keys: list[str],
 ) -> None:  # fmt: skip
-    from predictor.report.console import wide_console
+    from predictor.files.terminal import wide_console
     from predictor.report.table import Column, print_table, say
 
     console = wide_console()

@@ -96,7 +96,7 @@ def _best(spec: GPUSpec, dtype: str) -> str:
 
 
 def _print_all(specs: list[GPUSpec]) -> None:
-    from predictor.report.console import wide_console
+    from predictor.files.terminal import wide_console
     from predictor.report.table import Column, print_table
 
     heads = ("name", "aliases", "architecture", "SMs", "memory", "bandwidth", "fp32", "bf16", "fp8", "power")
@@ -111,7 +111,7 @@ def _print_all(specs: list[GPUSpec]) -> None:
 
 
 def _print_one(spec: GPUSpec) -> None:
-    from predictor.report.console import wide_console
+    from predictor.files.terminal import wide_console
     from predictor.report.table import Column, print_table, say
 
     console = wide_console()

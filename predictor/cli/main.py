@@ -1,24 +1,19 @@
 """The command line: `tilecast VERB`, `predict` (= `tilecast predict`) and `microbench`.
 
-Exit status 0: done; 1: the work failed; 2: the request is wrong. An error is one line on stderr. Handlers import what
-they need, so that `predict` starts without pandas or a terminal library that it does not use.
+Handlers import what they need, so that `predict` starts without pandas or a terminal library that it does not use.
 """
 
 from __future__ import annotations
 
 import argparse
-import errno
 import importlib
-import os
-import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
-from predictor.errors import TilecastError, one_line, unknown_name
+from predictor.errors import unknown_name
 from predictor.files import outputs
 from predictor.files.arguments import Parser
+from predictor.files.commands import Terminated, exit_status
 from predictor.hardware.plausible import believing
 
 #: group -> verb -> (module that has `add_arguments(parser)` and `run(arguments) -> int`, one line of help)
@@ -52,11 +47,6 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
 NAMES = {verb: entry for group in GROUPS.values() for verb, entry in group.items()}
 #: the verbs that run in this process
 VERBS = {verb: entry for verb, entry in NAMES.items() if entry[0]}
-
-#: A process that a signal ended has this exit status and the signal's number. Source: POSIX shells' custom.
-_SIGNALLED = 128
-#: What the system says of a path that nobody can read or write.
-_BAD_PATH = (errno.EACCES, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS)
 
 EXAMPLES = """Examples:
   tilecast predict --model gpt3 --gpu h100
@@ -111,31 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run `tilecast`; returns the exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     verb = next((word for word in words if not word.startswith("-")), None)
-    try:
-        with _terminable():
-            status = _run(verb, words)
-        if sys.stdout is None:  # closed, as by `>&-`
-            return _say("standard output is closed: nobody can read the answer", 1)
-        sys.stdout.flush()
-        return status
-    except TilecastError as error:
-        return _say(str(error), error.exit_status)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        return _say(f"{where}{error.strerror or error}", 2 if error.errno in _BAD_PATH else 1)
-    except RecursionError:
-        return _say("an input is nested too deep; expected files as docs/ shows them", 2)
-    except RuntimeError as error:
-        if "home directory" not in str(error):  # what `Path.expanduser` says of "~" without a home, of "~nobody"
-            raise
-        return _say("a path begins with ~, and there is no such home folder; expected the whole path", 2)
-    except Terminated:
-        return _say("terminated", _SIGNALLED + signal.SIGTERM)
-    except KeyboardInterrupt:
-        return _say("interrupted", _SIGNALLED + signal.SIGINT)
+    return exit_status(lambda: _run(verb, words))
 
 
 def _run(verb: str | None, words: list[str]) -> int:
@@ -148,33 +114,6 @@ def _run(verb: str | None, words: list[str]) -> int:
     with believing(bool(getattr(parsed, "force", False))):
         outputs.check(parsed)
         status: int = importlib.import_module(VERBS[parsed.verb][0]).run(parsed)
-    return status
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM came, as from `kill` or a scheduler: what runs ends as after Ctrl-C, its workers with it."""
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM raises `Terminated` here, unless whoever called Tilecast has a handler of their own or another thread."""
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        yield
-        return
-
-    def end(number: int, frame: object) -> None:
-        raise Terminated
-
-    signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _say(text: str, status: int) -> int:
-    if sys.stderr is not None:  # closed, as by `2>&-`: `print` would take standard output
-        print(f"error: {one_line(text)}", file=sys.stderr)
     return status
 
 

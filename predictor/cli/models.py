@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the catalogue or one entry."""
-    from predictor.report.console import wide_console
+    from predictor.files.terminal import wide_console
     from predictor.report.table import Column, print_table, say
 
     if arguments.support:

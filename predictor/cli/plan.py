@@ -107,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(report.to_json(searched, arguments.top, more, enough))
         return 0
-    from predictor.report.console import wide_console
+    from predictor.files.terminal import wide_console
 
     console = wide_console()
     report.print_plans(searched, arguments.top, console, enough)

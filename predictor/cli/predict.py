@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         print(to_json(answer))
         return 0
-    from predictor.report.console import wide_console
+    from predictor.files.terminal import wide_console
     from predictor.report.terminal import print_prediction
 
     print_prediction(answer, wide_console())

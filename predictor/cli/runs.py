@@ -33,8 +33,8 @@ def run(arguments: argparse.Namespace) -> int:
         rows = [{"folder": str(p), "kind": r.kind, "status": r.status, "tracking_uri": r.uri} for p, r in kept]
         print(json.dumps({"kept": rows}, indent=2))
         return 1 if left else 0
+    from predictor.files.terminal import wide_console
     from predictor.report import table
-    from predictor.report.console import wide_console
 
     console = wide_console()
     if not kept:

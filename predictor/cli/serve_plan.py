@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(to_json(answer, price, commands))
         return 0
-    from predictor.report.console import wide_console
+    from predictor.files.terminal import wide_console
 
     print_answer(answer, wide_console(), price)
     if commands:

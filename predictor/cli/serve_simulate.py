@@ -112,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(to_json(summary))
         return 0
-    from predictor.report.console import wide_console
+    from predictor.files.terminal import wide_console
 
     print_served(summary, wide_console())
     return 0

@@ -70,8 +70,8 @@ def print_table(
     title: str, overall: Mapping[str, Any], groups: Sequence[Mapping[str, Any]], keys: Sequence[str]
 ) -> None:
     """The groups and the whole as a table on the terminal."""
+    from predictor.files.terminal import wide_console
     from predictor.report import table
-    from predictor.report.console import wide_console
 
     console = wide_console()
     extra = [name for name in overall if name.endswith("_baseline_pct") or name.startswith("interval_")]

@@ -64,7 +64,6 @@ class UnderWay:
                 self._drawn = None
 
     def _draw(self) -> None:
-        from rich.console import Console
         from rich.progress import (
             BarColumn,
             MofNCompleteColumn,
@@ -75,13 +74,15 @@ class UnderWay:
             TimeRemainingColumn,
         )
 
+        from predictor.files.terminal import wide_console
+
         with self._lock:
             if self._timer is None:  # done meanwhile
                 return
             counted = (BarColumn(), MofNCompleteColumn(), TextColumn(self.unit), TimeRemainingColumn(),
                        TextColumn("left")) if self.total else (TimeElapsedColumn(),)  # fmt: skip
             self._drawn = Progress(
-                SpinnerColumn(), TextColumn(self.what, markup=False), *counted, console=Console(stderr=True),
+                SpinnerColumn(), TextColumn(self.what, markup=False), *counted, console=wide_console(stderr=True),
                 transient=True, redirect_stdout=False,
             )  # fmt: skip
             self._drawn.add_task("", total=self.total or None, completed=self.done)

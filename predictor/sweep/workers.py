@@ -19,6 +19,7 @@ from multiprocessing import resource_tracker
 from typing import Any, NamedTuple
 
 from predictor.errors import TilecastError
+from predictor.files.commands import check_working_folder
 from predictor.files.extras import require
 from predictor.sweep.answers import FAILED, Row, answer
 from predictor.sweep.processes import begin
@@ -68,6 +69,7 @@ def _pool(jobs: int) -> ProcessPoolExecutor:
 
 def in_processes(tasks: Sequence[Task], artifacts: str | None, jobs: int) -> Rows:
     """Parts in ``jobs`` processes of this machine."""
+    check_working_folder()
     left = {task.number: task for task in tasks}
     tried: Counter[int] = Counter()
     while ready := [task for task in left.values() if tried[task.number] < TRIES]:

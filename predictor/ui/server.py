@@ -15,6 +15,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from predictor.errors import RequestError
+from predictor.files.commands import check_working_folder
 from predictor.report.pages import TEMPLATES as REPORT_TEMPLATES
 from predictor.ui.desk import Desk
 from predictor.ui.document import TEMPLATES, document
@@ -172,6 +173,7 @@ def serve(port: int, fields: Sequence[Field], kinds: Sequence[Kind] = (), artifa
 
     from predictor.ui.connections import Guarded, most_connections
 
+    check_working_folder()
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

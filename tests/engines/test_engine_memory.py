@@ -14,10 +14,10 @@ from predictor.engines import engine, names
 from predictor.engines.memory import WHOLE, rule_of
 from predictor.errors import RequestError
 from predictor.files.arguments import Parser
+from predictor.files.terminal import wide_console
 from predictor.fit.suite import predict_case
 from predictor.hardware.gpu import load_gpu
 from predictor.hardware.system import default_system
-from predictor.report.console import wide_console
 from predictor.report.html import Asked, command
 from predictor.report.html_sections import memory_section
 from predictor.report.json_report import to_dict

@@ -9,10 +9,10 @@ import pytest
 
 import predictor
 from predictor.cli.compare import compare
+from predictor.files.terminal import wide_console
 from predictor.forecast.forecast import forecast
 from predictor.models.built.load import CONFIGS, config_from_dict, load_config
 from predictor.report.compare import print_comparison
-from predictor.report.console import wide_console
 from predictor.report.html import to_html
 from predictor.report.json_report import to_dict
 from predictor.report.terminal import print_prediction

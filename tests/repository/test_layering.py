@@ -170,7 +170,7 @@ def test_fitting_draws_no_page() -> None:
     used = {
         name for path in modules("predictor/fit") for name in imports(path) if folder(name) in ("report", "cli", "ui")
     }
-    assert used <= {"predictor.report.console", "predictor.report.table"}
+    assert used <= {"predictor.report.table"}
 
 
 def test_the_harness_uses_the_lower_layers_alone() -> None:

@@ -1,0 +1,86 @@
+"""How every command ends: an exit status, and one line on stderr for whatever went wrong.
+
+Exit status 0: done; 1: the work failed; 2: the request is wrong; 128 and its number: a signal ended the command.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from predictor.errors import RequestError, TilecastError, one_line
+
+#: A process that a signal ended has this exit status and the signal's number. Source: POSIX shells' custom.
+_SIGNALLED = 128
+#: What the system says of a path that nobody can read or write.
+_BAD_PATH = (errno.EACCES, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came, as from `kill` or a scheduler: what runs ends as after Ctrl-C, its workers with it."""
+
+
+def exit_status(command: Callable[[], int]) -> int:
+    """The exit status of ``command``, which returns one or raises; an error is said in one line on stderr."""
+    try:
+        with _terminable():
+            status = command()
+        if sys.stdout is None:  # closed, as by `>&-`
+            return _say("standard output is closed: nobody can read the answer", 1)
+        sys.stdout.flush()
+        return status
+    except TilecastError as error:
+        return _say(str(error), error.exit_status)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _say(f"{where}{error.strerror or error}", 2 if error.errno in _BAD_PATH else 1)
+    except RecursionError:
+        return _say("an input is nested too deep; expected files as docs/ shows them", 2)
+    except RuntimeError as error:
+        if "home directory" not in str(error):  # what `Path.expanduser` says of "~" without a home, of "~nobody"
+            raise
+        return _say("a path begins with ~, and there is no such home folder; expected the whole path", 2)
+    except Terminated:
+        return _say("terminated", _SIGNALLED + signal.SIGTERM)
+    except KeyboardInterrupt:
+        return _say("interrupted", _SIGNALLED + signal.SIGINT)
+
+
+def check_working_folder() -> None:
+    """RequestError, one line, where the working folder was deleted: no process can be started from there."""
+    try:
+        Path.cwd()
+    except OSError:
+        raise RequestError("the working folder was deleted; expected to be started in one that exists") from None
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM raises `Terminated` here, unless whoever called Tilecast has a handler of their own or another thread."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+
+    def end(number: int, frame: object) -> None:
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _say(text: str, status: int) -> int:
+    if sys.stderr is not None:  # closed, as by `2>&-`: `print` would take standard output
+        print(f"error: {one_line(text)}", file=sys.stderr)
+    return status
