@@ -62,6 +62,15 @@ def neusight(tmp_path: Path) -> Path:
     return root
 
 
+def test_a_row_of_neusight_without_a_device_is_counted(neusight: Path) -> None:
+    before = import_source("neusight", neusight)
+    with (neusight / "dataset/test/ln.csv").open("a", encoding="utf-8") as file:
+        file.write(neusight_row("ln", 0.1, "", "n", 10, 20) + "\n")
+    after = import_source("neusight", neusight)
+    assert (after.imported, after.skipped_rows) == (before.imported, before.skipped_rows + 1)
+    assert after.skipped_by_reason()["device '' has no catalogue id here"] == 1
+
+
 def test_neusight(neusight: Path) -> None:
     result = import_source("neusight", neusight)
     assert result.imported == 7

@@ -37,7 +37,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from predictor.data.dataset import Frame, to_frame
+from predictor.data.dataset import Frame
 from predictor.data.importers import aiconfigurator_comm, aiconfigurator_floors, aiconfigurator_linear
 from predictor.data.importers.base import (
     Collector,
@@ -157,7 +157,6 @@ def _import_file(into: Collector, path: Path) -> None:
         raw = aiconfigurator_linear.with_subtrahend(raw, path)
     framework = path.parts[-3]
     columns = {
-        "source": "aiconfigurator", "source_file": into.relative(path), "source_row": raw.index.to_numpy() + 1,
         "gpu": gpu.id, "framework": framework, "framework_version": raw["version"],
         "kernel_source": raw["kernel_source"], "protocol": "cuda_graph" if _has_graphs(gpu) else "unknown",
         "cache_state": _cache_state(path.stem, gpu), "latency_ms": raw["latency"], **shape_of(raw),
@@ -165,7 +164,7 @@ def _import_file(into: Collector, path: Path) -> None:
     }  # fmt: skip
     if "attn_dtype" in raw and framework == "sglang":
         columns["v_head_dim"] = raw["head_dim"].map({192: 128}).fillna(0)
-    into.frames.append(to_frame(columns, len(raw)))
+    into.add(path, raw, columns)
 
 
 def _joined(flags: Any, more: Any) -> Any:
@@ -232,13 +231,10 @@ def _drop_unknown(into: Collector, path: Path, raw: Frame) -> Frame:
         if column not in raw:
             continue
         for name in sorted(set(raw[column].unique()) - set(DTYPES)):
-            bad = (raw[column] == name).to_numpy()
-            into.skip_where(path, raw, bad, f"{column} {name!r} has no dtype here")
-            raw = raw[~bad]
+            raw = into.without(path, raw, (raw[column] == name).to_numpy(), f"{column} {name!r} has no dtype here")
     if "d_conv" in raw:
-        bad = aiconfigurator_linear.unknown_kernels(raw)
-        into.skip_where(path, raw, bad, "kernel of linear attention that is no operator")
-        raw = raw[~bad]
+        unknown = aiconfigurator_linear.unknown_kernels(raw)
+        raw = into.without(path, raw, unknown, "kernel of linear attention that is no operator")
     return raw
 
 

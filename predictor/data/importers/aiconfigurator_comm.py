@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from predictor.data.dataset import Frame, to_frame
+from predictor.data.dataset import Frame
 from predictor.data.importers.base import Collector, check_columns, collective_cells
 from predictor.files.extras import require
 from predictor.hardware.gpu import GPUSpec
@@ -30,10 +30,7 @@ def import_rows(into: Collector, path: Path, raw: Frame, gpu: GPUSpec) -> None:
     np = require("numpy")
     column = TABLES[path.stem]
     check_columns(path, raw, (*_NEEDED, column))
-    bad = ~raw[column].isin(_DTYPES).to_numpy()
-    if bad.any():
-        into.skip_where(path, raw, bad, "dtype of a collective that has none here")
-        raw = raw[~bad]
+    raw = into.without(path, raw, ~raw[column].isin(_DTYPES).to_numpy(), "dtype of a collective that has none here")
     if not len(raw):
         return
     kinds = raw["op_name"].astype(str).replace(_KINDS).reset_index(drop=True)
@@ -45,8 +42,7 @@ def import_rows(into: Collector, path: Path, raw: Frame, gpu: GPUSpec) -> None:
     custom = path.stem == "custom_allreduce_perf"
     eager = raw["kernel_source"].astype(str).str.endswith("_eager").reset_index(drop=True)
     graph = "cuda_graph" if gpu.vendor == "nvidia" else "unknown"
-    cells = {
-        "source": "aiconfigurator", "source_file": into.relative(path), "source_row": raw.index.to_numpy() + 1,
+    into.add(path, raw, {
         "gpu": gpu.id, "framework": path.parts[-3] if custom else "pytorch",
         "framework_version": raw["version"].to_numpy(),
         "kernel_source": raw["kernel_source"].astype(str).str.lower().to_numpy(),
@@ -54,5 +50,4 @@ def import_rows(into: Collector, path: Path, raw: Frame, gpu: GPUSpec) -> None:
         "dtype": raw[column].map({name: dtype for name, (dtype, _) in _DTYPES.items()}).to_numpy(),
         "latency_ms": raw["latency"].to_numpy(),
         **collective_cells(default_system(gpu), kinds, sizes, ranks, ranks),
-    }  # fmt: skip
-    into.frames.append(to_frame(cells, len(raw)))
+    })  # fmt: skip

@@ -25,7 +25,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from predictor.data.dataset import Frame, to_frame
+from predictor.data.dataset import Frame
 from predictor.data.importers.base import (
     FLAG,
     Collector,
@@ -66,24 +66,20 @@ def _import_file(into: Collector, path: Path) -> None:
     np, pd = require("numpy"), require("pandas")
     raw = read_csv(path, ("cu_num", "us"))
     raw = drop_bad_latency(into, path, raw, "us")
-    unknown = ~raw["cu_num"].isin(GPUS).to_numpy()
-    if unknown.any():
-        into.skip_where(path, raw, unknown, f"expected {' or '.join(map(str, GPUS))} compute units")
-        raw = raw[~unknown]
+    expected = f"expected {' or '.join(map(str, GPUS))} compute units"
+    raw = into.without(path, raw, ~raw["cu_num"].isin(GPUS).to_numpy(), expected)
     if not len(raw):
         return
     delta_net = "total_chunks" in raw
     shape = _delta_net(raw) if delta_net else _experts(raw) if "topk" in raw else _products(raw, path.name)
     kernels = _kernels(raw)
-    columns = {
-        "source": "aiter", "source_file": into.relative(path), "source_row": raw.index.to_numpy() + 1,
+    into.add(path, raw, {
         "gpu": raw["cu_num"].map(GPUS), "framework": "aiter",
         "kernel_source": raw["libtype"] if "libtype" in raw else _written_in(kernels),
         "kernel_name": kernels, "protocol": "profiler", "cache_state": "cold",
         "latency_ms": pd.to_numeric(raw["us"]).to_numpy(dtype=np.float64) / 1e3, **shape,
         "flag": "states_alone" if delta_net else "",
-    }  # fmt: skip
-    into.frames.append(to_frame(columns, len(raw)))
+    })  # fmt: skip
 
 
 def _kernels(raw: Frame) -> Any:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from predictor.data.dataset import Frame, concat
+from predictor.data.dataset import Frame, concat, to_frame
 from predictor.data.plausible import TOO_FAST, add_flag, bounds
 from predictor.errors import SpecError, TilecastError
 from predictor.files.extras import require
@@ -97,10 +97,20 @@ class Collector:
     def relative(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix()
 
-    def skip_where(self, path: Path, raw: Frame, bad: Any, reason: str) -> None:
-        """Notes the rows of `raw` (indexed from 0 in file order) where the boolean array `bad` is true."""
+    def without(self, path: Path, raw: Frame, bad: Any, reason: str) -> Frame:
+        """`raw` (indexed from 0 in file order) without the rows where the boolean array `bad` is true; those are noted
+        as skipped."""
         name = self.relative(path)
         self.skipped.extend(Skipped(name, int(row) + 1, reason) for row in raw.index[bad])
+        return raw[~bad] if bad.any() else raw
+
+    def add(self, path: Path, raw: Frame, cells: Mapping[str, Any]) -> None:
+        """The rows of `raw` (indexed from 0 in file order) by columns of the schema, but for where they are from."""
+        where = {
+            "source": self.source, "source_file": self.relative(path), "source_row": raw.index.to_numpy() + 1,
+        }  # fmt: skip
+        if len(raw):
+            self.frames.append(to_frame({**where, **cells}, len(raw)))
 
     def skip_file(self, path: Path, rows: int, reason: str) -> None:
         if rows:
@@ -157,13 +167,13 @@ def check_columns(path: Path, raw: Frame, needed: Sequence[str]) -> Frame:
 
 def drop_bad_latency(into: Collector, path: Path, raw: Frame, column: str) -> Frame:
     """`raw` without the rows whose latency is no finite number above zero; those are noted as skipped."""
-    np, pd = require("numpy"), require("pandas")
-    latency = pd.to_numeric(raw[column], errors="coerce").to_numpy(dtype=float)
-    bad = ~(np.isfinite(latency) & (latency > 0))
-    if bad.any():
-        into.skip_where(path, raw, bad, "latency is no number above zero")
-        raw = raw[~bad]
-    return raw
+    latency = require("pandas").to_numeric(raw[column], errors="coerce").to_numpy(dtype=float)
+    return into.without(path, raw, ~is_time(latency), "latency is no number above zero")
+
+
+def is_time(values: Any) -> Any:
+    """(n, ...) True for finite numbers above zero."""
+    return require("numpy").isfinite(values) & (values > 0)
 
 
 FLAG = TOO_FAST

@@ -15,8 +15,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from predictor.data.dataset import Frame, to_frame
-from predictor.data.importers.base import Collector, ImportResult, collect, find, flag_below_bound, read_csv
+from predictor.data.dataset import Frame
+from predictor.data.importers.base import Collector, ImportResult, collect, find, flag_below_bound, is_time, read_csv
 from predictor.files.extras import require
 
 EXPECTED = "ae/figure5/<figure>/real_hardware/<operator>_<device>.csv"
@@ -36,7 +36,7 @@ def run(root: Path) -> ImportResult:
 
 
 def _import_file(into: Collector, path: Path) -> None:
-    pd, np = require("pandas"), require("numpy")
+    pd = require("pandas")
     operator, _, device = path.stem.partition("_")
     raw = read_csv(path, header=None, dtype=str, skipinitialspace=True)
     if operator in WHOLE_LAYERS:
@@ -48,19 +48,15 @@ def _import_file(into: Collector, path: Path) -> None:
     width = WIDTHS[operator]
     cells = raw.reindex(columns=range(width)).apply(lambda column: column.str.replace(r"(ms|Tflops)$", "", regex=True))
     numbers = cells.apply(pd.to_numeric, errors="coerce")
-    bad = ~(np.isfinite(numbers.to_numpy(dtype=float)) & (numbers.to_numpy(dtype=float) > 0)).all(axis=1)
-    if bad.any():
-        into.skip_where(path, raw, bad, f"not {width} numbers above zero")
-        numbers = numbers[~bad]
+    bad = ~is_time(numbers.to_numpy(dtype=float)).all(axis=1)
+    numbers = into.without(path, numbers, bad, f"not {width} numbers above zero")
     if not len(numbers):
         return
     shape, latency_ms = _shape(operator, numbers)
-    columns = {
-        "source": "llmcompass", "source_file": into.relative(path), "source_row": numbers.index.to_numpy() + 1,
+    into.add(path, numbers, {
         "gpu": GPUS[device], "framework": "pytorch", "kernel_source": "eager", "protocol": "host_clock",
         "cache_state": "unknown", "dtype": "fp16", "latency_ms": latency_ms, **shape,
-    }  # fmt: skip
-    into.frames.append(to_frame(columns, len(numbers)))
+    })  # fmt: skip
 
 
 def _shape(operator: str, numbers: Frame) -> tuple[dict[str, Any], Any]:

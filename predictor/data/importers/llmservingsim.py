@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from predictor.data.dataset import Frame, to_frame
+from predictor.data.dataset import Frame
 from predictor.data.importers.base import (
     Collector,
     ImportResult,
@@ -86,7 +86,7 @@ def _import_file(into: Collector, path: Path) -> None:
         return into.skip_file(path, len(raw), str(error))
     if name not in MODELS:
         return into.skip_file(path, len(raw), f"{name}: no sizes known of it; expected {', '.join(MODELS)}")
-    about = {"gpu": board, "protocol": "profiler", "dtype": "bf16", "source": "llmservingsim"}
+    about = {"gpu": board, "protocol": "profiler", "dtype": "bf16"}
     if table == "layers":
         about |= {"framework": "pytorch", "kernel_source": "transformers", "cache_state": "unknown"}
         return _layers(into, path, raw, "layer_name", "input", "latency(ns)", 1e-6, _hf_shapes(MODELS[name], tp), about)
@@ -117,7 +117,8 @@ def _layers(
             continue
         shape = dict(shapes[name])
         size, times = shape.pop("size_column"), shape.pop("times", 1)
-        _add(into, path, rows, {**about, **shape, size: rows[count] * times, "flag": IN_LAYER}, rows[time] * to_ms)
+        cells = {size: rows[count] * times, "flag": IN_LAYER, "latency_ms": rows[time] * to_ms}
+        into.add(path, rows, {**about, **shape, **cells})
 
 
 def _product(n: int, k: int) -> dict[str, Any]:
@@ -172,10 +173,14 @@ def _attention(into: Collector, path: Path, raw: Frame, model: ServedModel, tp: 
         "window": 0,
     }  # fmt: skip
     prompts, steps = raw[chunk & ~decodes], raw[decodes & ~chunk]
-    lengths = {"q_len": prompts["prefill_chunk"], "kv_len": prompts["prefill_chunk"] + prompts["kv_prefill"]}
-    _add(into, path, prompts, {**about, **shape, "batch": 1, **lengths}, prompts["time_us"] * 1e-3)
-    sizes = {"batch": steps["n_decode"], "q_len": 1, "kv_len": steps["kv_decode"]}
-    _add(into, path, steps, {**about, **shape, **sizes, "cache_state": "cold"}, steps["time_us"] * 1e-3)
+    into.add(path, prompts, {
+        **about, **shape, "batch": 1, "q_len": prompts["prefill_chunk"],
+        "kv_len": prompts["prefill_chunk"] + prompts["kv_prefill"], "latency_ms": prompts["time_us"] * 1e-3,
+    })  # fmt: skip
+    into.add(path, steps, {
+        **about, **shape, "batch": steps["n_decode"], "q_len": 1, "kv_len": steps["kv_decode"], "cache_state": "cold",
+        "latency_ms": steps["time_us"] * 1e-3,
+    })  # fmt: skip
 
 
 def _moe(into: Collector, path: Path, raw: Frame, model: ServedModel, tp: int, about: Mapping[str, Any]) -> None:
@@ -183,15 +188,8 @@ def _moe(into: Collector, path: Path, raw: Frame, model: ServedModel, tp: int, a
     if model.experts is None:
         raise SpecError(f"{path}: a table of experts of a model without any")
     inner, _, top_k = model.experts
-    shape = {
-        "op": "moe", "tokens": raw["tokens"], "hidden": model.hidden, "intermediate": inner, "top_k": top_k,
+    into.add(path, raw, {
+        **about, "op": "moe", "tokens": raw["tokens"], "hidden": model.hidden, "intermediate": inner, "top_k": top_k,
         "experts": raw["activated_experts"], "gated": True, "tp": tp, "ep": 1, "distribution": "balanced",
-        "flag": ACTIVE_EXPERTS,
-    }  # fmt: skip
-    _add(into, path, raw, {**about, **shape}, raw["time_us"] * 1e-3)
-
-
-def _add(into: Collector, path: Path, raw: Frame, columns: Mapping[str, Any], latency_ms: Any) -> None:
-    if len(raw):
-        where = {"source_file": into.relative(path), "source_row": raw.index.to_numpy() + 1}
-        into.frames.append(to_frame({**columns, **where, "latency_ms": latency_ms}, len(raw)))
+        "flag": ACTIVE_EXPERTS, "latency_ms": raw["time_us"] * 1e-3,
+    })  # fmt: skip

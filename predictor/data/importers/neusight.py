@@ -13,7 +13,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from predictor.data.dataset import Frame, to_frame
+from predictor.data.dataset import Frame
 from predictor.data.importers.base import (
     Collector,
     ImportResult,
@@ -72,16 +72,16 @@ def _split(path: Path) -> str:
 
 def _import_file(into: Collector, path: Path, raw: Frame) -> None:
     raw = drop_bad_latency(into, path, raw, "Latency")
-    unknown = ~raw["Device"].isin(list(GPUS)).to_numpy()
-    for device in raw["Device"][unknown].unique():
-        into.skip_where(path, raw, (raw["Device"] == device).to_numpy(), f"device {device!r} has no catalogue id here")
-    raw = raw[~unknown]
+    for device in raw["Device"].fillna("").unique():
+        if device not in GPUS:
+            there = (raw["Device"].fillna("") == device).to_numpy()
+            raw = into.without(path, raw, there, f"device {device!r} has no catalogue id here")
     for name, part in raw.groupby("OPName", sort=False):
         shape = _shape(path, str(name), part)
         if shape is None:
             into.skip_file(path, len(part), f"operator {name} has no class yet")
             continue
-        into.frames.append(_frame(into.relative(path), _split(path), part, shape))
+        into.add(path, part, _cells(_split(path), part, shape))
 
 
 def _shape(path: Path, name: str, part: Frame) -> dict[str, Any] | None:
@@ -103,10 +103,9 @@ def _shape(path: Path, name: str, part: Frame) -> dict[str, Any] | None:
     return None
 
 
-def _frame(file: str, split: str, part: Frame, shape: dict[str, Any]) -> Frame:
+def _cells(split: str, part: Frame, shape: dict[str, Any]) -> dict[str, Any]:
     columns = {
-        "source": "neusight", "source_file": file, "source_row": part.index.to_numpy() + 1, "split": split,
-        "gpu": part["Device"].map(GPUS), "framework": "pytorch",
+        "split": split, "gpu": part["Device"].map(GPUS), "framework": "pytorch",
         "framework_version": part["Torch Version"].astype(str).str.lstrip("p"), "kernel_source": "eager",
         "protocol": "eager_events", "cache_state": "warm", "dtype": "fp32", "latency_ms": part["Latency"],
         "samples": 25, "kernel_name": part["Kernel Name"],
@@ -116,4 +115,4 @@ def _frame(file: str, split: str, part: Frame, shape: dict[str, Any]) -> Frame:
     columns |= {name: part[theirs] for name, theirs in _LAUNCH.items() if theirs in part}
     if "Kernels" in part and part["Kernels"].notna().all():
         columns["kernel_count"] = part["Kernels"].str.count(";")
-    return to_frame(columns, len(part))
+    return columns

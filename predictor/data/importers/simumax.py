@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from predictor.data.dataset import to_frame
 from predictor.data.importers.base import Collector, ImportResult, collect, find, flag_below_bound
 from predictor.errors import SpecError
+from predictor.files.extras import require
 from predictor.files.read import keyed, read_json
 
 EXPECTED = "configs/system/a100_pcie.json"
@@ -44,12 +44,9 @@ def _import_file(into: Collector, path: Path) -> None:
     except (ValueError, KeyError, TypeError) as error:
         raise SpecError(f"{path} cannot be read as a system of SimuMax: {error!r}") from None
     names = sorted({name for row in rows for name in row})
-    columns = {
-        "source": "simumax", "source_file": into.relative(path), "source_row": list(range(1, len(rows) + 1)),
-        "gpu": GPUS[path.stem], "framework": "pytorch", "protocol": "unknown", "cache_state": "unknown",
-        "dtype": "bf16", **{name: [row.get(name) for row in rows] for name in names},
-    }  # fmt: skip
-    into.frames.append(to_frame(columns, len(rows)))
+    cells = require("pandas").DataFrame({name: [row.get(name) for row in rows] for name in names})
+    about = {"framework": "pytorch", "protocol": "unknown", "cache_state": "unknown", "dtype": "bf16"}
+    into.add(path, cells, {"gpu": GPUS[path.stem], **about, **cells})
 
 
 def _rows(path: Path, name: str, table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from predictor.data.dataset import Frame, to_frame
+from predictor.data.dataset import Frame
 from predictor.data.importers.base import (
     Collector,
     ImportResult,
@@ -23,6 +23,7 @@ from predictor.data.importers.base import (
     collective_cells,
     find,
     flag_below_bound,
+    is_time,
     read_csv,
 )
 from predictor.files.extras import require
@@ -45,7 +46,6 @@ _NEEDED = ("num_workers", "size", "collective", "devices_per_node")
 
 def import_file(into: Collector, path: Path) -> None:
     """Adds the rows of one file, or notes why they are left out."""
-    np = require("numpy")
     name = path.stem
     raw = read_csv(path, (*_NEEDED, f"time_stats.{name}.median"))
     known = SYSTEMS.get(path.parent.name)
@@ -53,24 +53,22 @@ def import_file(into: Collector, path: Path) -> None:
         into.skip_file(path, len(raw), f"system {path.parent.name!r} is in no catalogue here")
         return
     gpu, system, networked = known
-    median = raw[f"time_stats.{name}.median"].to_numpy(dtype=float)
-    bad = ~(np.isfinite(median) & (median > 0)) | (raw["collective"] != name).to_numpy()
-    if bad.any():
-        into.skip_where(path, raw, bad, f"latency of {name} is no number above zero")
-    raw = raw[~bad]
-    index = raw.index.to_numpy() + 1
-    raw = raw.reset_index(drop=True)
-    times = {s: raw[f"time_stats.{name}.{s}"] for s in _STATISTICS if f"time_stats.{name}.{s}" in raw}
-    cells = {
-        "source": "vidur", "source_file": into.relative(path), "source_row": index, "gpu": gpu,
-        "framework": "pytorch", "kernel_source": "nccl", "protocol": "profiler", "cache_state": "unknown",
-        "dtype": "fp16", "latency_ms": times["median"], **{f"latency_{s}_ms": v for s, v in times.items()},
-        "flag": _flags(path, raw, networked),
+    bad = ~is_time(raw[f"time_stats.{name}.median"].to_numpy(dtype=float)) | (raw["collective"] != name).to_numpy()
+    kept = into.without(path, raw, bad, f"latency of {name} is no number above zero")
+    raw = kept.reset_index(drop=True)
+    into.add(path, kept, {
+        "gpu": gpu, "framework": "pytorch", "kernel_source": "nccl", "protocol": "profiler", "cache_state": "unknown",
+        "dtype": "fp16", **_times(raw, name), "flag": _flags(path, raw, networked),
         **collective_cells(
             load_system(system), raw["collective"], raw["size"], raw["num_workers"], raw["devices_per_node"]
         ),
-    }  # fmt: skip
-    into.frames.append(to_frame(cells, len(raw)))
+    })  # fmt: skip
+
+
+def _times(raw: Frame, name: str) -> dict[str, Any]:
+    """The statistics of an operator's times; the median is its latency."""
+    times = {s: raw[f"time_stats.{name}.{s}"] for s in _STATISTICS if f"time_stats.{name}.{s}" in raw}
+    return {"latency_ms": times["median"], **{f"latency_{s}_ms": values for s, values in times.items()}}
 
 
 def _flags(path: Path, raw: Frame, networked: bool) -> Frame:
@@ -126,26 +124,13 @@ def _import_file(into: Collector, path: Path) -> None:
             into.skip_file(path, len(raw), f"add of {model} is two kernels (attention + MLP + residual)")
         else:
             flag = "partial_rotary" if name == "attn_rope" and model in PARTIAL_ROTARY else ""
-            _measurements(into, path, raw, name, {"gpu": gpu, "flag": flag, **shapes[name]})
-
-
-def _measurements(into: Collector, path: Path, raw: Frame, name: str, columns: dict[str, Any]) -> None:
-    np = require("numpy")
-    times = {s: raw[f"time_stats.{name}.{s}"] for s in _STATISTICS if f"time_stats.{name}.{s}" in raw}
-    median = times["median"].to_numpy(dtype=float)
-    bad = ~(np.isfinite(median) & (median > 0))
-    if bad.any():
-        into.skip_where(path, raw, bad, f"latency of {name} is no number above zero")
-    frame = to_frame(
-        {
-            "source": "vidur", "source_file": into.relative(path), "source_row": raw.index.to_numpy() + 1,
-            "framework": "sarathi", "kernel_source": f"sarathi {name}", "protocol": "profiler", "cache_state": "warm",
-            "dtype": "fp16", "latency_ms": times["median"], "samples": 20,
-            **{f"latency_{s}_ms": values for s, values in times.items()}, **columns,
-        },
-        len(raw),
-    )  # fmt: skip
-    into.frames.append(frame[~bad] if bad.any() else frame)
+            bad = ~is_time(raw[f"time_stats.{name}.median"].to_numpy(dtype=float))
+            kept = into.without(path, raw, bad, f"latency of {name} is no number above zero")
+            cells = _shapes(kept, model)[name] if bad.any() and len(kept) else shapes[name]
+            into.add(path, kept, {
+                "gpu": gpu, "flag": flag, "framework": "sarathi", "kernel_source": f"sarathi {name}", "samples": 20,
+                "protocol": "profiler", "cache_state": "warm", "dtype": "fp16", **_times(kept, name), **cells,
+            })  # fmt: skip
 
 
 def _shapes(raw: Frame, model: str) -> dict[str, dict[str, Any]]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from predictor.data.dataset import to_frame
 from predictor.data.importers.base import (
     Collector,
     ImportResult,
@@ -50,20 +49,15 @@ def _import_file(into: Collector, path: Path) -> None:
         into.skip_file(path, len(raw), f"device {path.parent.name!r} has no catalogue id here")
         return
     raw = drop_bad_latency(into, path, raw, _TIME)
-    other = (raw["type"] != "float").to_numpy()
-    if other.any():
-        into.skip_where(path, raw, other, "type is not float")
-        raw = raw[~other]
+    raw = into.without(path, raw, (raw["type"] != "float").to_numpy(), "type is not float")
     match = _NAME.fullmatch(path.name)
     assert match is not None  # `run` chose by it
     ranks = pd.Series([int(match[1])] * len(raw))
     kinds = pd.Series(["all_reduce"] * len(raw))
-    cells = {
-        "source": "vtrain", "source_file": into.relative(path), "source_row": raw.index.to_numpy() + 1, "gpu": gpu,
-        "framework": "pytorch", "kernel_source": "nccl", "protocol": "eager_events", "cache_state": "unknown",
-        "dtype": "fp32", "latency_ms": raw[_TIME].to_numpy(dtype=float) / 1e6,
+    into.add(path, raw, {
+        "gpu": gpu, "framework": "pytorch", "kernel_source": "nccl", "protocol": "eager_events",
+        "cache_state": "unknown", "dtype": "fp32", "latency_ms": raw[_TIME].to_numpy(dtype=float) / 1e6,
         **collective_cells(
             default_system(load_gpu(gpu)), kinds, raw["size(B)"].reset_index(drop=True), ranks, ranks
         ),
-    }  # fmt: skip
-    into.frames.append(to_frame(cells, len(raw)))
+    })  # fmt: skip
