@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,3 +122,14 @@ def test_a_searched_block_that_is_none_is_one_line(block: dict[str, Any], said: 
 def test_a_billion_experts_are_refused() -> None:
     with pytest.raises(SpecError, match=r"'num_experts' is .*, expected at most 10000"):
         config_from_dict({**small("qwen2_moe"), "num_experts": 10**9})
+
+
+def test_a_key_that_only_another_class_has_changes_no_size() -> None:
+    """Nemotron-H alone calls the width of a head attention_head_dim; GPT-2 has no KV heads."""
+    assert config_from_dict({**LLAMA, "attention_head_dim": 64}) == replace(
+        config_from_dict(LLAMA), ignored=("attention_head_dim",)
+    )
+    gpt2 = json.loads((CONFIGS / "gpt2.json").read_text(encoding="utf-8"))
+    assert config_from_dict({**gpt2, "num_key_value_heads": 1}).kv_heads == gpt2["n_head"]
+    hybrid = small("nemotron_h")
+    assert config_from_dict({**hybrid, "attention_head_dim": 16}).head_dim == 16 != config_from_dict(hybrid).head_dim

@@ -9,6 +9,7 @@ from predictor.errors import SpecError
 from predictor.graph.tensor import WEIGHT
 from predictor.models.built import Step, build, config_from_dict, kv_cache_bytes, parameters
 from predictor.models.built.model_types import TRAITS
+from predictor.models.built.reader import HEADS
 from predictor.ops import CausalConv1d, DeltaRule, Indexer, Sort, StateSpace
 from predictor.ops.attention import Attention
 from tests.model_types import ELSEWHERE, TYPES, small
@@ -135,7 +136,7 @@ def test_degree_one_of_tensor_parallelism_changes_nothing(tmp_path: object) -> N
 
 def test_every_entry_names_a_class_of_its_own_type() -> None:
     for kind, traits in TRAITS.items():
-        assert traits.architecture.endswith(("ForCausalLM", "ForConditionalGeneration")), kind
+        assert traits.architecture.endswith(tuple(HEADS)), kind
         assert traits.windows in ("", "all", "even", "5 of 6", "late"), kind
 
 

@@ -1,4 +1,4 @@
-"""One reader a model_type: the keys of its config.json and the defaults of its Hugging Face configuration class.
+"""Reads a config.json by the row of its model_type: its keys, and the defaults of its Hugging Face configuration class.
 
 The defaults are those of transformers 5; a test holds them against the classes.
 """
@@ -17,6 +17,9 @@ from predictor.models.built.layer_rules import RULES
 from predictor.models.built.model_types import TRAITS, Traits
 from predictor.models.built.reader import DEFAULT_ARCHITECTURE, HEADS, Reader, common_fields, head_width
 
+#: Keys of all types; a type may have another in its place. Source: the configuration classes of transformers 5.
+_KEYS: Mapping[str, tuple[str, Any]] = {"attention_dropout": ("attention_dropout", 0.0)}
+
 
 def read(traits: Traits, model_type: str, data: Mapping[str, Any], name: str, where: str) -> ModelConfig:
     """The model of a config.json; of one with a "text_config" its language model alone."""
@@ -27,12 +30,16 @@ def read(traits: Traits, model_type: str, data: Mapping[str, Any], name: str, wh
         seen = data.seen if isinstance(data, Read) else set()
         data = Read({**outer, **inner, "architectures": [traits.architecture]}, seen)
         assumed = ["vision_config=left out"]
-    r = Reader(data, where)
+    r = Reader(data, where, traits.names)
     r.assumed.extend(assumed)
     fields = _base(r, traits, model_type, name)
     fields |= traits.fields
-    for field, (key, default) in traits.keys.items():
+    for field, (key, default) in {**_KEYS, **traits.keys}.items():
         fields[field] = _value(r, key, default)
+    if model_type in _DERIVED:
+        fields |= _DERIVED[model_type](r, fields)
+    if fields.get("position") == "learned":
+        fields["position_rows"] = fields["max_positions"] + fields.get("position_rows", 0)
     if fields.get("kv_lora_rank"):
         fields["kv_heads"], fields["head_dim"] = fields["heads"], fields["qk_nope_dim"] + fields["qk_rope_dim"]
     if not fields.get("experts"):
@@ -81,28 +88,31 @@ def _base(r: Reader, traits: Traits, model_type: str, name: str) -> dict[str, An
     kv_heads = r.optional("num_key_value_heads", traits.kv_heads or heads, note=True) or heads
     # The width of latent heads follows from their parts; a "head_dim" beside them is another one's.
     latent = "kv_lora_rank" in traits.keys
-    given = "attention_head_dim" if "attention_head_dim" in r.data else "head_dim"
-    head_dim = 0 if latent else r.optional(given, traits.head_dim, note=traits.head_dim > 0)
+    head_dim = 0 if latent else r.optional("head_dim", traits.head_dim, note=traits.head_dim > 0)
     head_dim = head_dim or (1 if latent else head_width(r, hidden, heads))
     layers = r.size("num_hidden_layers")
     positions = r.integer("max_position_embeddings", traits.positions)
     return {
         **common_fields(r, model_type, name), "hidden": hidden, "layers": layers, "heads": heads, "kv_heads": kv_heads,
-        "head_dim": head_dim, "vocab": r.size("vocab_size"), "intermediate": _intermediate(r, traits), "gated": True,
-        "max_positions": positions, "scaled_positions": scaled_positions(r.data, model_type, positions),
-        "activation": r.word(traits.activation_key, traits.activation), "rotary_dim": _rotary(r, traits, head_dim),
+        "head_dim": head_dim, "vocab": r.size("vocab_size"), "gated": True,
+        "intermediate": _intermediate(r, traits, hidden), "max_positions": positions,
+        "scaled_positions": scaled_positions(r.data, model_type, positions),
+        "activation": r.word("hidden_act", traits.activation), "rotary_dim": _rotary(r, traits, head_dim),
         "tie_embeddings": r.flag("tie_word_embeddings", traits.tie), "windows": _windows(r, traits, layers),
-        "attention_dropout": r.number("attention_dropout", 0.0),
     }  # fmt: skip
 
 
-def _intermediate(r: Reader, traits: Traits) -> int:
+def _intermediate(r: Reader, traits: Traits, hidden: int) -> int:
     """Width of the feed-forward; where layers have each their own, no key says it."""
+    if traits.expansion:
+        return r.optional("intermediate_size") or r.integer("expansion_ratio", traits.expansion) * hidden
     return r.integer("intermediate_size", traits.intermediate) if traits.intermediate else 1
 
 
 def _rotary(r: Reader, traits: Traits, head_dim: int) -> int:
-    """Width of the part of a head that is rotated; 0 where it is all of it."""
+    """Width of the part of a head that is rotated; 0 where it is all of it, or none of it."""
+    if "position" in traits.fields:
+        return 0
     said = r.data.get("rope_parameters")
     data = said if isinstance(said, dict) and "partial_rotary_factor" in said else r.data
     share = Reader(data, r.where).number("partial_rotary_factor", traits.rotary, note=False)
@@ -150,151 +160,67 @@ def _windows(r: Reader, traits: Traits, layers: int) -> tuple[int, ...]:
     return (window,) * layers
 
 
-#: (the dictionary of a config.json, the model's name, what names the file in an error) -> its ModelConfig.
-Family = Callable[[Mapping[str, Any], str, str], ModelConfig]
+def _opt(r: Reader, fields: Mapping[str, Any]) -> dict[str, Any]:
+    width = r.optional("word_embed_proj_dim", fields["hidden"], note=True)
+    last = fields["pre_norm"] and not r.flag("_remove_final_layer_norm", False, note=False)
+    return {"embed_width": 0 if width in (0, fields["hidden"]) else width, "final_norm": last}
 
 
-def _gpt2(data: Mapping[str, Any], name: str, where: str) -> ModelConfig:
-    r = Reader(data, where)
-    hidden, heads = r.size("n_embd", "hidden_size"), r.size("n_head", "num_attention_heads")
-    positions = r.integer("n_positions", 1024)
-    return ModelConfig(
-        **common_fields(r, "gpt2", name), hidden=hidden, layers=r.size("n_layer", "num_hidden_layers"), heads=heads,
-        kv_heads=heads, head_dim=head_width(r, hidden, heads), intermediate=r.optional("n_inner") or 4 * hidden,
-        vocab=r.size("vocab_size"), max_positions=positions, activation=r.word("activation_function", "gelu_new"),
-        norm="layer", norm_bias=True, tie_embeddings=r.flag("tie_word_embeddings", True), position="learned",
-        position_rows=positions, qkv_bias=True, out_bias=True, mlp_bias=True, merged_qkv=True, conv1d=True,
-        residual_dropout=r.number("resid_pdrop", 0.1), attention_dropout=r.number("attn_pdrop", 0.1),
-        embed_dropout=r.number("embd_pdrop", 0.1), assumed=tuple(r.assumed),
-    )  # fmt: skip
-
-
-def _opt(data: Mapping[str, Any], name: str, where: str) -> ModelConfig:
-    r = Reader(data, where)
-    hidden, heads = r.size("hidden_size"), r.size("num_attention_heads")
-    positions = r.integer("max_position_embeddings", 2048)
-    width, bias = r.optional("word_embed_proj_dim", hidden, note=True), r.flag("enable_bias", True)
-    dropout, pre_norm = r.number("dropout", 0.1), r.flag("do_layer_norm_before", True)
-    return ModelConfig(
-        **common_fields(r, "opt", name), hidden=hidden, layers=r.size("num_hidden_layers"), heads=heads, kv_heads=heads,
-        head_dim=head_width(r, hidden, heads), intermediate=r.integer("ffn_dim", 3072), vocab=r.size("vocab_size"),
-        max_positions=positions, activation=r.word("activation_function", "relu"), norm="layer",
-        norm_bias=True, tie_embeddings=r.flag("tie_word_embeddings", True), position="learned",
-        position_rows=positions + 2, embed_width=0 if width in (0, hidden) else width, pre_norm=pre_norm,
-        final_norm=pre_norm and not r.flag("_remove_final_layer_norm", False, note=False), qkv_bias=bias, out_bias=bias,
-        mlp_bias=bias, residual_dropout=dropout, attention_dropout=r.number("attention_dropout", 0.0),
-        activation_dropout=0.0, assumed=tuple(r.assumed),
-    )  # fmt: skip
-
-
-def _bert(data: Mapping[str, Any], name: str, where: str) -> ModelConfig:
-    r = Reader(data, where)
-    hidden, heads = r.size("hidden_size"), r.size("num_attention_heads")
-    positions = r.integer("max_position_embeddings", 512)
-    dropout = r.number("hidden_dropout_prob", 0.1)
-    return ModelConfig(
-        **common_fields(r, "bert", name), hidden=hidden, layers=r.size("num_hidden_layers"), heads=heads,
-        kv_heads=heads, head_dim=head_width(r, hidden, heads), intermediate=r.integer("intermediate_size", 3072),
-        vocab=r.size("vocab_size"), max_positions=positions, activation=r.word("hidden_act", "gelu"), norm="layer",
-        norm_bias=True, tie_embeddings=r.flag("tie_word_embeddings", True), position="learned",
-        position_rows=positions, type_vocab=r.integer("type_vocab_size", 2), embed_norm=True, pre_norm=False,
-        final_norm=False, qkv_bias=True, out_bias=True, mlp_bias=True, residual_dropout=dropout, embed_dropout=dropout,
-        attention_dropout=r.number("attention_probs_dropout_prob", 0.1), assumed=tuple(r.assumed),
-    )  # fmt: skip
-
-
-def _bloom(data: Mapping[str, Any], name: str, where: str) -> ModelConfig:
-    r = Reader(data, where)
-    hidden, heads = r.size("hidden_size", "n_embed"), r.size("n_head", "num_attention_heads")
-    return ModelConfig(
-        **common_fields(r, "bloom", name), hidden=hidden, layers=r.size("n_layer", "num_hidden_layers"), heads=heads,
-        kv_heads=heads, head_dim=head_width(r, hidden, heads), intermediate=4 * hidden, vocab=r.size("vocab_size"),
-        max_positions=r.optional("seq_length", 2048), activation="gelu_bloom", norm="layer", norm_bias=True,
-        tie_embeddings=r.flag("tie_word_embeddings", True), position="alibi", embed_norm=True, qkv_bias=True,
-        out_bias=True, mlp_bias=True, merged_qkv=True, residual_dropout=r.number("hidden_dropout", 0.0),
-        attention_dropout=r.number("attention_dropout", 0.0), assumed=tuple(r.assumed),
-    )  # fmt: skip
-
-
-def _mpt(data: Mapping[str, Any], name: str, where: str) -> ModelConfig:
+def _mpt(r: Reader, fields: Mapping[str, Any]) -> dict[str, Any]:
     """llm-foundry writes MPTForCausalLM (biases, learned positions); transformers MptForCausalLM has neither."""
-    r = Reader(data, where)
-    hidden, heads = r.size("d_model", "hidden_size"), r.size("n_heads", "num_attention_heads")
-    common, attention = common_fields(r, "mpt", name), Reader(r.mapping("attn_config"), f"{where} attn_config")
-    foundry = str(common["architecture"]).startswith("MPT")
+    attention = Reader(r.mapping("attn_config"), f"{r.where} attn_config")
+    foundry = str(fields["architecture"]).startswith("MPT")
     bias = foundry and not r.flag("no_bias", False)
     alibi = not foundry or attention.flag("alibi", False)
-    learned = foundry and not alibi and r.flag("learned_pos_emb", True)
-    positions = r.integer("max_seq_len", 2048)
-    position = "alibi" if alibi else "learned" if learned else "none"
-    return ModelConfig(
-        **common, hidden=hidden, layers=r.size("n_layers", "num_hidden_layers"), heads=heads,
-        kv_heads=attention.optional("kv_n_heads") or heads, head_dim=head_width(r, hidden, heads),
-        intermediate=r.integer("expansion_ratio", 4) * hidden, vocab=r.size("vocab_size"), max_positions=positions,
-        activation="gelu", norm="layer", norm_bias=bias,
-        tie_embeddings=r.flag("tie_word_embeddings", True), position=position,
-        position_rows=positions if learned else 0, qkv_bias=bias, out_bias=bias, mlp_bias=bias, merged_qkv=True,
-        residual_dropout=r.number("resid_pdrop", 0.0), embed_dropout=r.number("emb_pdrop", 0.0),
-        attention_dropout=attention.number("attn_pdrop", 0.0), assumed=tuple(r.assumed),
-    )  # fmt: skip
-
-
-def _t5(data: Mapping[str, Any], name: str, where: str) -> ModelConfig:
-    r = Reader(data, where)
-    return ModelConfig(**_encoder_decoder(r, "t5", name), assumed=tuple(r.assumed))
-
-
-def _encoder_decoder(r: Reader, model_type: str, name: str) -> dict[str, Any]:
-    common = common_fields(r, model_type, name)
-    if common["head"] != "lm":
-        raise UnsupportedError(
-            f"{r.where}: architecture {common['architecture']!r} is not supported; "
-            f"nearest: {DEFAULT_ARCHITECTURE[model_type]}"
-        )
-    heads, layers = r.size("num_heads", "num_attention_heads"), r.size("num_layers", "num_hidden_layers")
-    dropout = r.number("dropout_rate", 0.1)
-    if model_type == "t5":
-        projection = r.word("feed_forward_proj", "relu")
-        gated = projection.startswith("gated-")
-        activation = "gelu_new" if projection == "gated-gelu" else projection.removeprefix("gated-")
-    else:
-        gated, activation = False, r.word("dense_act_fn", "relu")
+    learned = not alibi and r.flag("learned_pos_emb", True)
     return {
-        **common, "hidden": r.size("d_model", "hidden_size"), "layers": r.optional("num_decoder_layers") or layers,
-        "encoder_layers": layers, "heads": heads, "kv_heads": heads, "vocab": r.size("vocab_size"),
-        "head_dim": r.integer("d_kv", 64), "intermediate": r.integer("d_ff", 2048), "max_positions": 512,
-        "activation": activation, "gated": gated, "position": "relative",
-        "tie_embeddings": r.flag("tie_word_embeddings", True),
-        "relative_buckets": r.integer("relative_attention_num_buckets", 32), "residual_dropout": dropout,
-        "attention_dropout": dropout, "embed_dropout": dropout, "activation_dropout": dropout,
-    }  # fmt: skip
+        **dict.fromkeys(("norm_bias", "qkv_bias", "out_bias", "mlp_bias"), bias),
+        "kv_heads": attention.optional("kv_n_heads") or fields["heads"],
+        "position": "alibi" if alibi else "learned" if learned else "none",
+        "attention_dropout": attention.number("attn_pdrop", 0.0),
+    }
 
 
-def _switch(data: Mapping[str, Any], name: str, where: str) -> ModelConfig:
-    r = Reader(data, where)
-    fields = _encoder_decoder(r, "switch_transformers", name)
+def _t5(r: Reader, fields: Mapping[str, Any]) -> dict[str, Any]:
+    projection = r.word("feed_forward_proj", "relu")
+    activation = "gelu_new" if projection == "gated-gelu" else projection.removeprefix("gated-")
+    return {**_encoder(r, fields), "gated": projection.startswith("gated-"), "activation": activation}
+
+
+def _switch(r: Reader, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """SwitchTransformersConfig derives the steps from the counts of sparse layers, whatever the file says of them."""
+    stacks = _encoder(r, fields)
     sparse_encoder = r.integer("num_sparse_encoder_layers", 3, at_least=0)
     sparse_decoder = r.integer("num_sparse_decoder_layers", 3, at_least=0)
-    # SwitchTransformersConfig derives the steps from the counts, whatever the file says of the steps.
-    note = str(data.get("_note", ""))
-    return ModelConfig(
-        **fields, experts=r.integer("num_experts", 8), top_k=1, moe_intermediate=fields["intermediate"],
-        sparse_step=fields["layers"] // max(sparse_decoder, 1),
-        encoder_sparse_step=fields["encoder_layers"] // max(sparse_encoder, 1),
-        expert_capacity=r.integer("expert_capacity", 64), padded_experts="padded" in note, assumed=tuple(r.assumed),
-    )  # fmt: skip
+    return {
+        **stacks,
+        "moe_intermediate": fields["intermediate"],
+        "encoder_sparse_step": stacks["encoder_layers"] // max(sparse_encoder, 1),
+        "sparse_step": stacks["layers"] // max(sparse_decoder, 1),
+        "padded_experts": "padded" in str(r.data.get("_note", "")),
+    }
 
 
-FAMILIES: dict[str, Family] = {
-    "gpt2": _gpt2, "opt": _opt, "bert": _bert, "bloom": _bloom, "mpt": _mpt, "t5": _t5, "switch_transformers": _switch,
-    **{kind: partial(read, traits, kind) for kind, traits in TRAITS.items()},
+def _encoder(r: Reader, fields: Mapping[str, Any]) -> dict[str, int]:
+    """Layers of both stacks. UnsupportedError for a class without a head on the decoder."""
+    if fields["head"] != "lm":
+        close = DEFAULT_ARCHITECTURE[fields["model_type"]]
+        raise UnsupportedError(f"{r.where}: architecture {fields['architecture']!r} is not supported; nearest: {close}")
+    return {"encoder_layers": fields["layers"], "layers": r.optional("num_decoder_layers") or fields["layers"]}
+
+
+#: What no row of the table can say: fields that follow from several keys.
+_DERIVED: Mapping[str, Callable[[Reader, Mapping[str, Any]], dict[str, Any]]] = {
+    "opt": _opt, "mpt": _mpt, "t5": _t5, "switch_transformers": _switch,
 }  # fmt: skip
+#: (the dictionary of a config.json, the model's name, what names the file in an error) -> its ModelConfig.
+Family = Callable[[Mapping[str, Any], str, str], ModelConfig]
+FAMILIES: dict[str, Family] = {kind: partial(read, traits, kind) for kind, traits in TRAITS.items()}
 #: What the text of a multimodal config.json calls itself, and files that have a whole config inside.
 FAMILIES |= {
     f"{kind}_text": FAMILIES[kind] for kind in ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "llama4")
 }
 FAMILIES["gemma3"] = FAMILIES["gemma3_text"]
-DEFAULT_ARCHITECTURE |= {kind: traits.architecture for kind, traits in TRAITS.items()}
 
 
 def register_family(model_type: str, read: Family, architecture: str) -> None:

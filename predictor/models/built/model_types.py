@@ -19,7 +19,9 @@ TABLE = Path(__file__).parent / "model_types.json"
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """One model type. ``kv_heads`` None: all attention heads; ``head_dim`` 0: width over heads.
+    """One model type. ``kv_heads`` None: all attention heads; ``head_dim`` 0: width over heads. ``intermediate`` is the
+    width of the feed-forward, or ``expansion`` that width over the model's; without both every layer says its own.
+    ``names``: what the type calls keys that most have (`predictor.models.built.reader.Reader`).
 
     ``windows``: which layers have a sliding window: "" none; else those that "layer_types" names, and in a file without
     them "all", "even" ones, "5 of 6" or "late" ones. ``switch``: the key that has to be true for windows at all.
@@ -27,29 +29,30 @@ class Traits:
     """
 
     architecture: str
-    intermediate: int
     positions: int
+    intermediate: int = 0
+    expansion: int = 0
     kv_heads: int | None = None
     head_dim: int = 0
     tie: bool = False
     activation: str = "silu"
-    activation_key: str = "hidden_act"
     windows: str = ""
     window: int = 0
     switch: str = ""
     rotary: float = 1.0  # share of a head that is rotated, where no key says so
     fields: dict[str, Any] = field(default_factory=dict)
     keys: dict[str, tuple[str, Any]] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
     layers: str = ""
 
 
 def _merged(entries: Mapping[str, Any], name: str) -> dict[str, Any]:
     """An entry with all that it takes over."""
     entry = dict(entries[name])
-    merged: dict[str, Any] = {"fields": {}, "keys": {}}
+    merged: dict[str, Any] = {}
     for part in (*(_merged(entries, other) for other in entry.pop("like", ())), entry):
-        fields, keys = merged["fields"] | part.get("fields", {}), merged["keys"] | part.get("keys", {})
-        merged |= {**part, "fields": fields, "keys": keys}
+        for key, said in part.items():
+            merged[key] = merged.get(key, {}) | said if isinstance(said, dict) else said
     return merged
 
 

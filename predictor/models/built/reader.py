@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from predictor.errors import SpecError, UnsupportedError, nearest
+from predictor.models.built.model_types import TRAITS
 
 # No model comes near; a slip of the keyboard must not make a loop of 1e300 layers.
 _MOST = 10**9
@@ -15,29 +17,37 @@ _MOST_LAYERS = _MOST_EXPERTS = 10**4
 class Reader:
     """Typed look-ups in the dictionary of a config.json; every default that was taken is noted in ``assumed``.
 
-    ``where`` names the file and model type in an error: "config.json of llama".
+    ``where`` names the file and model type in an error: "config.json of llama". ``names``: what the type calls a key
+    that most types have; the first that is there of several with "|" between them, and "" for a key that it has not.
     """
 
-    def __init__(self, data: Mapping[str, Any], where: str) -> None:
+    def __init__(self, data: Mapping[str, Any], where: str, names: Mapping[str, str] = MappingProxyType({})) -> None:
         self.data = data
         self.where = where
+        self.names = names
         self.assumed: list[str] = []
 
-    def size(self, *keys: str) -> int:
-        """A size that has no default: the first of ``keys`` that is there. Raises SpecError."""
-        for key in keys:
-            if self.data.get(key) is not None:
-                return self._positive(key, self.data[key])
-        raise SpecError(f"{self.where}: missing {keys[0]!r}, expected a positive integer")
+    def _key(self, key: str) -> str:
+        names = self.names.get(key, key).split("|")
+        return next((name for name in names if self.data.get(name) is not None), names[0])
+
+    def size(self, key: str) -> int:
+        """A size that has no default. Raises SpecError."""
+        key = self._key(key)
+        if self.data.get(key) is None:
+            raise SpecError(f"{self.where}: missing {key!r}, expected a positive integer")
+        return self._positive(key, self.data[key])
 
     def integer(self, key: str, default: int, at_least: int = 1) -> int:
         """An integer of at least ``at_least``; a missing key takes ``default`` and is noted."""
+        key = self._key(key)
         if key not in self.data:
             return int(self._assume(key, default))
         return self._positive(key, self.data[key], at_least)
 
     def optional(self, key: str, default: int | None = None, note: bool = False) -> int:
         """A positive integer, or 0 where the key is null. ``note`` lists a missing key as assumed."""
+        key = self._key(key)
         if key not in self.data:
             return int((self._assume(key, default) if note else default) or 0)
         value = self.data[key]
@@ -45,6 +55,7 @@ class Reader:
 
     def flag(self, key: str, default: bool, note: bool = True) -> bool:
         """true or false."""
+        key = self._key(key)
         if key not in self.data or self.data[key] is None:
             return bool(self._assume(key, default) if note else default)
         value = self.data[key]
@@ -54,6 +65,7 @@ class Reader:
 
     def number(self, key: str, default: float, note: bool = True) -> float:
         """A number of at least 0 (a dropout probability, a cap); null reads as 0."""
+        key = self._key(key)
         if key not in self.data:
             return float(self._assume(key, default) if note else default)
         value = self.data[key]
@@ -72,6 +84,7 @@ class Reader:
 
     def word(self, key: str, default: str) -> str:
         """A string."""
+        key = self._key(key)
         if self.data.get(key) is None:
             return str(self._assume(key, default))
         value = self.data[key]
@@ -89,7 +102,8 @@ class Reader:
         return value
 
     def _assume(self, key: str, default: Any) -> Any:
-        self.assumed.append(f"{key}={default}")
+        if key:
+            self.assumed.append(f"{key}={default}")
         return default
 
     def _positive(self, key: str, value: Any, at_least: int = 1) -> int:
@@ -110,11 +124,8 @@ HEADS = {
     "Encoder": "none", "DecoderLayer": "none",
 }  # fmt: skip
 
-DEFAULT_ARCHITECTURE = {
-    "gpt2": "GPT2LMHeadModel", "opt": "OPTForCausalLM", "bert": "BertForMaskedLM", "bloom": "BloomForCausalLM",
-    "mpt": "MptForCausalLM", "t5": "T5ForConditionalGeneration",
-    "switch_transformers": "SwitchTransformersForConditionalGeneration",
-}  # fmt: skip
+#: Model type -> the class of a file that names none.
+DEFAULT_ARCHITECTURE = {kind: traits.architecture for kind, traits in TRAITS.items()}
 
 
 def common_fields(reader: Reader, model_type: str, name: str) -> dict[str, Any]:
