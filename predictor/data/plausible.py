@@ -34,6 +34,9 @@ _SLOWEST_OTHER = 300.0
 #: A file's unit is wrong where half of its rows are beyond so many times (cold roofline + 20 us). Chosen by looking at
 #: public tables: half of the rows of any operator and framework are below 5 times.
 _CALL_S, _UNIT_LIMIT = 2e-5, 50.0
+#: What rows have to say where they are too fast, and by no unit's factor.
+_AS_MEASURED = "the GPU, dtype and sizes that were measured"
+_MILLI = "milliseconds"
 #: So many of a unit make a millisecond, by definition.
 _UNITS = {"seconds": 1e-3, "microseconds": 1e3, "nanoseconds": 1e6}
 #: Bytes that an operator moves, over its GPU's memory: operands are read and written once, so 2 is the most.
@@ -146,11 +149,18 @@ def _check_unit(ratio: Any, impossible: int, where: str) -> None:
     middle = float(np.median(ratio))
     if impossible * 2 <= len(ratio) and middle <= _UNIT_LIMIT:
         return
-    unit = min(_UNITS, key=lambda name: abs(math.log(middle / _UNITS[name])))
+    unit = _nearest_unit(middle)
     raise SpecError(
         f"{where}: latency_ms of half of {len(ratio):,} rows is {middle:.3g} times the roofline with a launch or more"
-        f" extreme, {impossible:,} rows are impossible: expected milliseconds, these look like {unit}"
+        f" extreme, {impossible:,} rows are impossible: expected "
+        + (_AS_MEASURED if unit == _MILLI else f"{_MILLI}, these look like {unit}")
     )
+
+
+def _nearest_unit(ratio: float) -> str:
+    """The unit in which times that are ``ratio`` times what is expected in milliseconds seem to be."""
+    units = {_MILLI: 1.0, **_UNITS}
+    return min(units, key=lambda name: abs(math.log(ratio / units[name])))
 
 
 #: Rows of a suite from which on its unit is judged: chosen by hand, not from data.
@@ -165,12 +175,26 @@ def check_suite_unit(measured: Any, predicted: Any, where: str, column: str) -> 
     if known.sum() < _FEWEST_OF_SUITE:
         return
     middle = float(np.median(measured[known] / predicted[known]))
-    units = {"milliseconds": 1.0, **_UNITS}
-    unit = min(units, key=lambda name: abs(math.log(middle / units[name])))
-    if unit != "milliseconds":
+    unit = _nearest_unit(middle)
+    if unit != _MILLI:
         raise SpecError(
             f"{where}: {column} of {int(known.sum()):,} rows is {middle:.3g} times the forecast in the median: expected"
-            f" milliseconds, these look like {unit}"
+            f" {_MILLI}, these look like {unit}"
+        )
+
+
+def check_suite_peak(mfu: Any, where: str) -> None:
+    """SpecError, one line, where the FLOPs of the models in the measured times, over the peaks of their GPUs (``mfu``
+    of shape (n,), NaN where it is not known), are above 1 in the median. Few rows say nothing."""
+    np = require("numpy")
+    known = mfu[np.isfinite(mfu)]
+    if len(known) < _FEWEST_OF_SUITE:
+        return
+    middle = float(np.median(known))
+    if middle * TOLERANCE > 1.0:
+        raise SpecError(
+            f"{where}: the models of {len(known):,} rows need {middle:.3g} times the FLOP/s of their GPU's peak in the"
+            f" median, which is impossible: expected {_AS_MEASURED}"
         )
 
 

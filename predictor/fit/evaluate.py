@@ -235,7 +235,7 @@ def predict_suite(
     frame: Frame, configs: Path, artifacts: str | Path | None, progress: Callable[[int, int], None] | None = None
 ) -> Frame:
     """Every row of a suite with its forecast, and with ``note`` where there is none (docs/how-to/suites.md);
-    ``progress`` hears how many of all are done."""
+    ``progress`` hears how many of all are done. ``attrs["mfu"]``: MFU in the measured times, shape (n,)."""
     from predictor.fit.suite import predict_case
 
     same = frame.groupby(list(frame.columns), dropna=False, sort=False).ngroup().tolist()
@@ -253,7 +253,9 @@ def predict_suite(
         out[name] = [row.get(name) for row in rows]
     pd = require("pandas")
     out["measured_ms"] = pd.to_numeric(out["measured_ms"], errors="coerce")
-    out["ape_pct"] = (out["predicted_ms"].astype(float) / out["measured_ms"] - 1.0).abs() * 100.0
+    ratio = out["predicted_ms"].astype(float) / out["measured_ms"]
+    out["ape_pct"] = (ratio - 1.0).abs() * 100.0
+    out.attrs["mfu"] = np.array([row.get("mfu", math.nan) for row in rows]) * ratio.to_numpy(dtype=float)
     return out
 
 

@@ -34,7 +34,8 @@ _HELD = re.compile(r"\bgraphics(?: clock)? (\d{3,4}) MHz\b")
 
 
 def predict_case(row: Mapping[str, Any], configs: Path, artifacts: str | Path | None) -> dict[str, Any]:
-    """The forecast of one row: predicted_ms, low_ms, high_ms, predicted_forward_ms, predicted_memory_gib and note.
+    """The forecast of one row: predicted_ms, low_ms, high_ms, predicted_forward_ms, predicted_memory_gib, note, and
+    mfu.
 
     A row that cannot be forecast yet has predicted_ms None and the reason in note; nothing is dropped in silence.
     """
@@ -51,6 +52,7 @@ def predict_case(row: Mapping[str, Any], configs: Path, artifacts: str | Path | 
         "high_ms": None if answer.interval_s is None else answer.interval_s[1] * 1e3,
         "predicted_forward_ms": None if forward is None else forward * 1e3,
         "predicted_memory_gib": answer.memory.total / 2**30,
+        "mfu": answer.mfu,
         "note": "",
     }
 

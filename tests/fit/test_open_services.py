@@ -113,6 +113,24 @@ def test_rows_that_are_left_out_say_why_and_count_nowhere(path: Path, capsys: py
     assert "not scored: 1 x suspect: speculative" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("column", ["ttft_ms", "tpot_ms"])
+def test_services_in_another_unit_are_refused(column: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pd = pytest.importorskip("pandas", reason="the extra train is not installed")
+    path, out = tmp_path / "served.csv", tmp_path / "rows.csv"
+    words = ["evaluate", "served", str(path), "--artifacts", "roofline", "--out", str(out), "--force"]
+    lines = [f"case{n},llama-3.2-1b,h100,vllm,1,{60 + n},8,1,1" for n in range(5)]
+    path.write_text("\n".join(["case,model,gpu,execution,concurrency,isl,osl,ttft_ms,tpot_ms", *lines, ""]))
+    assert main(words) == 0
+    forecasts = pd.read_csv(out)
+    frame = pd.read_csv(path).assign(ttft_ms=forecasts["predicted_ttft_ms"], tpot_ms=forecasts["predicted_tpot_ms"])
+    for unit, scale, status in (("", 1.5, 0), ("seconds", 1e-3, 2), ("microseconds", 1e3, 2)):
+        frame.assign(**{column: frame[column] * scale}).to_csv(path, index=False)
+        capsys.readouterr()
+        assert main(words) == status
+        said = capsys.readouterr().err
+        assert status == 0 or (f"{column} of 5 rows" in said and f"these look like {unit}" in said), said
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from predictor.data.importers import SOURCES, import_source  # noqa: E402
 from predictor.data.schema import BY_NAME, CACHE_STATES, OPERATORS, PROTOCOLS, REQUIRED, SCHEMA_VERSION  # noqa: E402
 from predictor.data.shards import LARGEST, write_shards  # noqa: E402
 from predictor.data.sources import check, import_to_shards, read_sources  # noqa: E402
+from predictor.errors import SpecError  # noqa: E402
 from predictor.fit.fit import train  # noqa: E402
 from predictor.fit.fitted import digests  # noqa: E402
 from predictor.fit.publish import card_sources  # noqa: E402
@@ -257,6 +259,15 @@ def test_the_harness_example_is_in_its_own_format_and_imports(tmp_path: Path) ->
     dataset.write(result.frame, tmp_path / "rows.parquet", result.about())
     assert len(dataset.devices(dataset.read_meta(tmp_path / "rows.parquet"))) == 1
     assert not any(path.is_relative_to(EXAMPLE) for path in dataset.data_files(FOLDER))
+    in_seconds, parquet = tmp_path / "in_seconds", pytest.importorskip("pyarrow.parquet")
+    shutil.copytree(EXAMPLE, in_seconds)
+    for path in in_seconds.rglob("measurements.parquet"):
+        table = parquet.read_table(path)
+        number = table.schema.get_field_index("latency_ms")
+        times = [value * 1e-3 for value in table["latency_ms"].to_pylist()]
+        parquet.write_table(table.set_column(number, table.schema.field(number), [times]), path)
+    with pytest.raises(SpecError, match="expected milliseconds, these look like seconds"):
+        import_source("microbench", in_seconds)
     for path in EXAMPLE.rglob("meta.yaml"):
         (collection,) = yaml.safe_load(path.read_text(encoding="utf-8"))["collections"]
         assert collection["machine"]["system"] == "Linux", path  # no release, which may name a host

@@ -56,6 +56,14 @@ def test_a_suite_in_another_unit_is_said_and_a_row_twice_counts_once(
         capsys.readouterr()
         assert main([*words, "--tracking-uri", "off"]) == 2
         assert f"expected milliseconds, these look like {unit}" in capsys.readouterr().err
+    long = frame.assign(global_batch=64, seq_len=[1000 + n for n in range(6)])
+    for mfu, status in ((0.5, 0), (3.0, 2)):  # no unit's factor
+        flops = 2 * 124e6 * 64 * 1000 / 989e12  # of GPT-2's weights, over an H100's peak in bf16
+        long.assign(measured_ms=flops / mfu * 1e3).to_csv(suite, index=False)
+        capsys.readouterr()
+        assert main([*words, "--tracking-uri", "off"]) == status
+        said = capsys.readouterr().err
+        assert ("times the FLOP/s of their GPU's peak" in said) == (status == 2), said
     pd.concat([frame, *([frame.iloc[:1]] * 49)]).to_csv(suite, index=False)
     assert main([*words, "--tracking-uri", "off"]) == 0
     found = json.loads(capsys.readouterr().out)
