@@ -14,7 +14,7 @@ from predictor.errors import RequestError
 
 #: What a fraction is of, and what has to stay within it.
 BASES = {
-    "total": "of the GPU's memory, for all that the run keeps",
+    "total": "of the GPU's memory, for everything that the run keeps",
     "static": "of the GPU's memory, for weights and KV cache; the rest of the GPU is for everything else",
     "free": "of what weights, activations, context and workspaces leave free, for the KV cache",
 }

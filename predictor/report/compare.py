@@ -13,8 +13,8 @@ from rich.console import Console
 from predictor.errors import RequestError
 from predictor.files import outputs
 from predictor.graph.samples import TOKENS
-from predictor.kernels.interval import LEVEL
 from predictor.report.formats import (
+    LEVEL_WORDS,
     dtype_words,
     execution_words,
     gib,
@@ -127,7 +127,7 @@ def print_comparison(entries: Sequence[Entry], console: Console) -> None:
     for what in ("dtype", "kv_dtype", "attention"):
         if len({getattr(answer.workload, what) for answer in answers}) > 1:
             name = what.replace("_", "-")
-            say(console, f"{name} differs between rows: --{name} asks for one")
+            say(console, f"{name} differs between rows; --{name} sets the same one for all.")
 
 
 def _notes(entries: Sequence[Entry], many_models: bool) -> dict[str, list[str]]:
@@ -135,8 +135,7 @@ def _notes(entries: Sequence[Entry], many_models: bool) -> dict[str, list[str]]:
     rows_of: dict[str, list[str]] = {}
     for entry in entries:
         for note in entry.answer.notes if entry.answer is not None else ():
-            text = note if many_models else note.removeprefix(f"{entry.gpu} is ")
-            rows_of.setdefault(text, []).append(entry.model if many_models else entry.gpu)
+            rows_of.setdefault(note, []).append(entry.model if many_models else entry.gpu)
     return rows_of
 
 
@@ -171,7 +170,7 @@ def _first_line(entries: Sequence[Entry]) -> str:
 def _table(entries: Sequence[Entry], many_models: bool, console: Console) -> None:
     priced = any(entry.price is not None for entry in entries)
     training, shared, unit = _training(entries), _shared(entries), _unit(entries)
-    heads = ["model" if many_models else "GPU", "latency", f"{LEVEL:.0%} interval".replace("%", " %"), f"{unit}/s",
+    heads = ["model" if many_models else "GPU", "latency", f"{LEVEL_WORDS} interval", f"{unit}/s",
              *[f"{unit}/s a GPU"] * shared, "MFU", "memory", "fits", "bound by", "dtype"]  # fmt: skip
     if priced:
         heads += ["$/h", f"$/M {unit}"] + ["$/1000 steps"] * training

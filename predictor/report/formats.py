@@ -6,9 +6,13 @@ from predictor.engines.memory import BASES
 from predictor.engines.releases import is_version
 from predictor.files.units import TIMES, digits, in_unit
 from predictor.files.units import seconds as seconds
+from predictor.kernels.interval import LEVEL
 from predictor.request.numbers import CHECKPOINT
 from predictor.request.workload import Workload
 from predictor.simulate.memory import Memory
+
+#: The level of intervals as people read it: "80 %".
+LEVEL_WORDS = f"{LEVEL:.0%}".replace("%", " %")
 
 
 def span(low: float, high: float) -> str:

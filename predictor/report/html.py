@@ -30,6 +30,7 @@ from predictor.report.html_sections import (
 )
 from predictor.report.html_timeline import timeline_section
 from predictor.report.pages import document, render, section
+from predictor.report.throughput import sources
 from predictor.request.numbers import CHECKPOINT
 from predictor.request.run import Run
 from predictor.request.words import flag
@@ -37,7 +38,7 @@ from predictor.request.workload import Workload
 from predictor.simulate.answer import Prediction
 
 #: The line below the heading of a page.
-BYLINE = ("quiet", f"A forecast by Tilecast {__version__}. Nobody ran it.")
+BYLINE = ("quiet", f"A forecast by Tilecast {__version__}. Not a measurement.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,11 +184,9 @@ def _of_the_host(work: Workload) -> list[str]:
 
 
 def _provenance(answer: Prediction, run: Run, typed: str) -> Markup:
-    known, fallback = answer.provenance.get("estimator", 0), answer.provenance.get("roofline", 0)
     said = [
-        f"{known + fallback} distinct operators: {known} from estimators, {fallback} from the roofline alone (a perfect"
-        " kernel with a cold cache).",
-        *([f"Assumed, missing in the config: {', '.join(answer.assumed)}."] if answer.assumed else []),
+        sources(answer),
+        *([f"Missing in the config, so assumed: {', '.join(answer.assumed)}."] if answer.assumed else []),
         *(_of_the_host(answer.workload) if answer.cpu_busy_s else []),
         *answer.notes,
     ]

@@ -50,7 +50,7 @@ def pipeline_section(forecast: Forecast) -> Markup | None:
     caption = (
         f"{work.micro_batches} micro-batches through {over.pp} stages"
         + (f" of {over.vpp} chunks" if over.vpp > 1 else "")
-        + f" ({over.order}), then what the step does once. A gap is the bubble, or a message."
+        + f" ({over.order}), then the exchange of gradients and the update. A gap is the bubble or a message."
     )
     if len(stages) < order.stages:
         caption += f" {len(stages)} of the {order.stages} stages are drawn."

@@ -66,13 +66,14 @@ def roofline_section(points: Sequence[OperatorPoint], gpu: GPUSpec) -> Markup:
         " first."
     )
     if rest:
+        several, part = len(rest) > 1, share(sum(p.share for p in rest))
         caption += (
-            f" Without arithmetic, so not drawn: {len(rest)} operator{'s' * (len(rest) > 1)} with"
-            f" {share(sum(p.share for p in rest))} of the time."
+            f" {len(rest)} operator{'s' * several} with {part} of the time {'do' if several else 'does'} no arithmetic"
+            f" and {'are' if several else 'is'} not drawn."
         )
     left_out = len(points) - len(rest) - len(drawn)
     if left_out:
-        caption += f" {left_out} more that take less time are only in the table."
+        caption += f" {left_out} more, which take less time, are in the table alone."
     used = [name for name in BOUNDS if any(p.bound == name for p in drawn)]
     legend = [(_key(name), f"bound by {name}") for name in used]
     rows = [

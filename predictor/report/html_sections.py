@@ -10,10 +10,9 @@ from markupsafe import Markup
 
 from predictor.forecast.sensitivity import Change
 from predictor.hardware.gpu import GPUSpec
-from predictor.kernels.interval import LEVEL
 from predictor.report.detail import Layer
 from predictor.report.drawing import COLOURS
-from predictor.report.formats import count, gib, gib_of, may_use, quantity, seconds, share, span
+from predictor.report.formats import LEVEL_WORDS, count, gib, gib_of, may_use, quantity, seconds, share, span
 from predictor.report.pages import bars, figure, render, section, table
 from predictor.report.throughput import hardware_use, throughput
 from predictor.request.numbers import computes_in
@@ -32,7 +31,7 @@ def headline(answer: Prediction) -> Markup:
     return render(
         "answer.html", time=seconds(answer.latency_s), what=_what(answer), figures=figures, columns=columns,
         missing=missing, why=f"{memory.reason or 'the total is too large'}. {memory.advice}",
-        level=f"{LEVEL:.0%}".replace("%", " %"), **_interval(answer),
+        level=LEVEL_WORDS, **_interval(answer),
     )  # fmt: skip
 
 

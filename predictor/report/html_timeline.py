@@ -60,11 +60,11 @@ def _whole(stages: Sequence[TimedStage], scheduled: Sequence[Sequence[BlockSched
             rows.append((name, seconds(start), seconds(at + timed.total_s), stage.label))
         at += timed.total_s
     where = any(item.lane == 0 for item in slices)
-    caption = "The whole run. Of passes that are alike, the first one shows its blocks."
+    caption = "The whole run. Of passes that are alike, the first is drawn block by block."
     if where:
         caption += " The CPU launches kernels ahead of the GPU; where the CPU is slower, the GPU waits."
     else:
-        caption += " No CPU lane: launches are captured in a graph."
+        caption += " There is no CPU lane: a CUDA graph holds the launches."
     heads = (("block", False), ("starts", True), ("ends", True), ("of", False))
     drawn = [_chart(slices, size, at, f"Timeline of the run, {seconds(at)}") for size in LANES]
     told = folded("Table of the timeline", table("Blocks in time, on the GPU", heads, rows))

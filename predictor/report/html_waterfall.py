@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from predictor.report.drawing import BARS, COLOURS, Bar, bars
-from predictor.report.formats import seconds, share, span
+from predictor.report.formats import LEVEL_WORDS, seconds, share, span
 from predictor.report.pages import figure, section
 from predictor.simulate.answer import Prediction
 
@@ -19,11 +19,11 @@ def waterfall_section(answer: Prediction) -> Markup:
     """Where the time of a run goes, one thing after the other: classes of operators, then what is between kernels."""
     pieces = waterfall(answer)
     caption = (
-        f"The {seconds(answer.latency_s)} of the run, each bar where the one above ends: classes of operators, the"
-        " longest first, then the time in which no kernel runs."
+        f"Where the {seconds(answer.latency_s)} of the run go. Each bar begins where the one above ends: classes of"
+        " operators, the longest first, then the time in which no kernel runs."
     )
     if any(name == _OVERLAP for name, _ in pieces):
-        caption += " The last bar takes off what overlaps."
+        caption += " The last bar subtracts what overlaps."
     rows = [(name, seconds(bar.end - bar.start), bar) for name, bar in pieces]
     label = f"Waterfall of {answer.model} on {answer.gpu}"
     return section("waterfall", "Waterfall", figure(caption, [bars(rows, size, label) for size in BARS]))
@@ -60,11 +60,11 @@ def side_by_side(answers: Sequence[tuple[str, Prediction]]) -> Markup:
     for label, answer in answers:
         words = f"{label}: {seconds(answer.latency_s)}"
         if answer.interval_s is not None:
-            words += f", 80 % interval {span(*answer.interval_s)}"
+            words += f", {LEVEL_WORDS} interval {span(*answer.interval_s)}"
         words += "" if answer.memory.fits else ", does not fit in memory"
         colour = 0 if answer.memory.fits else 5
         rows.append((label, seconds(answer.latency_s), Bar(0.0, answer.latency_s, colour, words, answer.interval_s)))
-    caption = "Time of the run on each board; the thin line is the 80 % interval."
+    caption = f"Time of the run on each board; the thin line is the {LEVEL_WORDS} interval."
     if any(not answer.memory.fits for _, answer in answers):
         caption += " A red bar does not fit in memory."
     return figure(caption, [bars(rows, size, "Boards side by side") for size in BARS])

@@ -156,7 +156,7 @@ def print_explained(plans: PricedPlans, entry: Priced, console: Console) -> None
     say(console, f"{entry.plan.label}: {seconds(entry.latency_s)}, bound by {told['bound_by']}")
     rows = [[name, seconds(value), f"{value / entry.latency_s:.1%}"] for name, value in entry.parts_s.items() if value]
     print_table(console, [Column("part", key=True), Column("time", right=True), Column("share", right=True)], rows)
-    for title, key in (("one word changed", "changes"), ("faster, but too large", "faster_but_too_large")):
+    for title, key in (("one setting changed", "changes"), ("faster, but too large", "faster_but_too_large")):
         if not told[key]:
             continue
         console.print()
@@ -165,11 +165,15 @@ def print_explained(plans: PricedPlans, entry: Priced, console: Console) -> None
         rows = [
             [
                 each["change"], seconds(each["latency_ms"] / 1e3), f"{each['latency_change_pct']:+.1f} %",
-                f"{each['memory_gib']:.1f} GiB" + f" ({each['missing_gib']:.1f} too many)" * bool(each["missing_gib"]),
+                f"{each['memory_gib']:.1f} GiB" + _too_large(each["missing_gib"]),
             ]
             for each in told[key]
         ]  # fmt: skip
         print_table(console, columns, rows)
+
+
+def _too_large(missing_gib: float) -> str:
+    return f" ({missing_gib:.1f} GiB too large)" if missing_gib else ""
 
 
 # --------------------------------------------------------------------------------------------------- picture and table

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from predictor.kernels.interval import LEVEL
 from predictor.ops.roofline import FloatArray
-from predictor.report.formats import release_of
+from predictor.report.formats import LEVEL_WORDS, release_of
 from predictor.report.table import Column, print_table, say
 from predictor.serving.deployment import Deployment
 from predictor.serving.goals import Goals, Range
@@ -178,10 +178,11 @@ _WORDS = {"ttft_ms": "time to first token", "tpot_ms": "time per output token", 
 def print_served(report: Mapping[str, Any], console: Console) -> None:
     """The answer in a few lines."""
     changed = f" ({', '.join(report['gpu_set'])})" if report["gpu_set"] else ""
+    release = f" {report['release']}" if report["release"] else ""
     gpus = f"{report['num_gpus']} x {report['gpu']}{changed}"
     say(
         console,
-        f"{report['model']} on {gpus}, {report['release'] or report['execution']}, {_degrees(report)}"
+        f"{report['model']} on {gpus}, {report['execution']}{release}, {_degrees(report)}"
         + (f", {report['replicas']} replicas" if report["replicas"] > 1 else "")
         + f", {report['dtype']}, at most {report['max_num_seqs']:,} sequences and {report['max_num_batched_tokens']:,}"
         f" tokens a step, {report['kv_cache_tokens']:,} tokens of KV cache",
@@ -190,14 +191,15 @@ def print_served(report: Mapping[str, Any], console: Console) -> None:
         reads = report["prefill"]
         say(
             console,
-            f"prompts on {reads['servers']} x {_degrees(reads)} of these GPUs, busy {reads['busy_share']:.0%}, at most"
-            f" {reads['most_waiting']:,} wait there; a KV cache comes over in {reads['hand_over_ms']:,.3g} ms",
+            f"prompts: {reads['servers']} server{'s' * (reads['servers'] > 1)} ({_degrees(reads)}), busy"
+            f" {reads['busy_share']:.0%} of the time, at most {reads['most_waiting']:,} waiting; handing over a KV"
+            f" cache takes {reads['hand_over_ms']:,.3g} ms",
         )
     loop = f", {report['concurrency']} at a time" if report["concurrency"] else ""
     say(
         console,
         f"{report['requests']:,} requests{loop}: {report['input_tokens']:,} tokens in"
-        + (f" ({report['cached_tokens']:,} of them found in the cache)" if report["cached_tokens"] else "")
+        + (f" ({report['cached_tokens']:,} of them in the prefix cache)" if report["cached_tokens"] else "")
         + f", {report['output_tokens']:,} out, in {report['duration_s']:.4g} s",
     )
     rows = []
@@ -211,10 +213,10 @@ def print_served(report: Mapping[str, Any], console: Console) -> None:
             "" if low_high is None else f"{low_high[0]:,.4g} to {low_high[1]:,.4g}",
         ])  # fmt: skip
     heads = [Column("ms", key=True), *(Column(name, right=True) for name in ("mean", "p50", "p90", "p99"))]
-    print_table(console, [*heads, Column(f"{report['interval_level']:.0%} of the mean", right=True)], rows)
+    print_table(console, [*heads, Column(f"{LEVEL_WORDS} interval of the mean", right=True)], rows)
     goodput = ""
     if report["goodput"] is not None:
-        goodput = f", goodput {report['goodput']:,.4g} ({report['good_share']:.1%} good)"
+        goodput = f", goodput {report['goodput']:,.4g} requests/s ({report['good_share']:.1%} in the SLA)"
     say(
         console,
         f"{report['output_tokens_per_s']:,.4g} tokens/s ({report['output_tokens_per_s_per_gpu']:,.4g} a GPU),"
@@ -222,9 +224,10 @@ def print_served(report: Mapping[str, Any], console: Console) -> None:
     )  # fmt: skip
     say(
         console,
-        f"busy {report['busy_share']:.0%}, {report['mean_decoding']:,.3g} decode and {report['mean_waiting']:,.3g} wait"
-        f" on average, cache {report['mean_cache_share']:.0%} full, at most {report['most_cache_share']:.0%},"
-        f" {report['preemptions']:,} preempted, {report['steps']:,} steps",
+        f"busy {report['busy_share']:.0%} of the time in {report['steps']:,} steps; on average"
+        f" {report['mean_decoding']:,.3g} requests decode and {report['mean_waiting']:,.3g} wait; KV cache"
+        f" {report['mean_cache_share']:.0%} full on average, {report['most_cache_share']:.0%} at most;"
+        f" {report['preemptions']:,} preemptions",
     )
     for note in report["notes"]:
         say(console, note)

@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from predictor.files import outputs
 from predictor.report.drawing import tag
+from predictor.report.formats import LEVEL_WORDS
 from predictor.report.html import BYLINE
 from predictor.report.pages import document, figure, section, table
 from predictor.serving.simulator import Served
@@ -45,7 +46,8 @@ def to_page(served: Served, report: Mapping[str, Any]) -> str:
         low_high = times["interval"]
         span = "" if low_high is None else f"{low_high[0]:,.4g} to {low_high[1]:,.4g}"
         rows.append([words, *("" if value is None else f"{value:,.4g}" for value in shown), span])
-    heads = [("ms", False), *((name, True) for name in ("mean", "p50", "p90", "p99")), ("80 % of the mean", True)]
+    heads = [("ms", False), *((name, True) for name in ("mean", "p50", "p90", "p99"))]
+    heads.append((f"{LEVEL_WORDS} interval of the mean", True))
     curves = report["timeline"]
     pictures = [_curve(words, curves["time_s"], curves[key]) for key, words in _PICTURES]
     values = {key: value for key, value in report.items() if isinstance(value, (str, int, float)) or value is None}
@@ -92,7 +94,7 @@ def _spread(served: Served) -> Markup:
     ]  # fmt: skip
     words = f"time to first token from {10**low * 1e3:,.3g} to {10**high * 1e3:,.3g} ms"
     drawn = tag("svg", *dots, viewBox=f"0 0 {WIDTH:g} {HEIGHT + 2:g}", role="img", aria_label=words, width="100%")
-    return figure(f"Requests by arrival (0 to {end:,.3g} s): {words}, logarithms", [drawn])
+    return figure(f"Requests by arrival (0 to {end:,.3g} s): {words}, on a logarithmic scale", [drawn])
 
 
 def to_trace(served: Served, most: int = MOST_EVENTS) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from predictor.kernels.interval import LEVEL
-from predictor.report.formats import gib_of, share, significant
+from predictor.report.formats import LEVEL_WORDS, gib_of, share, significant
 from predictor.report.table import Column, print_table, say
 from predictor.request.run import Run
 from predictor.search.serving.answer import (
@@ -48,14 +48,15 @@ def print_answer(answer: ServingAnswer, console: Console, price: float | None = 
     if all(each.simulated is None for each in answer.entries):
         columns, rows = columns[:-2], [row[:-2] for row in rows]
     print_table(console, columns, rows)
+    best = len(answer.found.best)
     say(
         console,
         f"The model fits on {answer.held} of {answer.candidates} groups of GPUs. {answer.found.points:,} plans tried;"
-        f" {len(answer.found.best)} layouts meet the SLA. TTFT and TPOT are means over requests; KV cache is at the end"
-        " of all outputs. --out FILE.svg, .html or .parquet writes the frontier.",
+        f" {best} layout{'s meet' if best > 1 else ' meets'} the SLA. TTFT and TPOT are means over requests; KV cache"
+        " is at the end of all outputs. --out FILE.svg, .html or .parquet writes the frontier.",
     )
     if asked.rate:
-        say(console, f"For {asked.rate:g} requests/s.")
+        say(console, f"Every plan serves {asked.rate:g} requests/s.")
     for note in answer.notes:
         say(console, note)
 
@@ -74,10 +75,10 @@ def _headline(answer: ServingAnswer, price: float | None) -> list[str]:
         lines.append(f"${cost_per_million(plan, price):.3g} for a million output tokens at ${price:g} an hour of a GPU")
     for name, left in margins(asked, entry).items():
         if left is not None:
-            ends = (
-                "" if entry.interval is None else f" ({share_signed(left[1])} to {share_signed(left[2])}, {LEVEL:.0%})"
-            )
-            lines.append(f"{name.upper()}: {share_signed(left[0])} of the limit left{ends}")
+            ends = ""
+            if entry.interval is not None:
+                ends = f" ({LEVEL_WORDS} interval {share_signed(left[1])} to {share_signed(left[2])})"
+            lines.append(f"{name.upper()}: {share_signed(left[0])} below its limit{ends}")
     return lines
 
 

@@ -6,9 +6,9 @@ from rich.console import Console
 from rich.text import Text
 
 from predictor.engines import CALLS
-from predictor.kernels.interval import LEVEL
 from predictor.report.explain import print_explained
 from predictor.report.formats import (
+    LEVEL_WORDS,
     count,
     dtype_words,
     execution_words,
@@ -24,7 +24,7 @@ from predictor.report.formats import (
     span,
 )  # fmt: skip
 from predictor.report.table import Column, print_table, say
-from predictor.report.throughput import hardware_use, throughput
+from predictor.report.throughput import hardware_use, sources, throughput
 from predictor.request.numbers import computes_in
 from predictor.request.parallelism import NO_SHARD
 from predictor.request.workload import Workload
@@ -102,22 +102,15 @@ def print_prediction(answer: Prediction, console: Console) -> None:
         console.print()
         print_explained(answer.explained, console)
     console.print()
-    known, fallback = answer.provenance.get("estimator", 0), answer.provenance.get("roofline", 0)
-    say(
-        console,
-        f"{known + fallback} distinct operators: {known} from estimators ({answer.artifacts}), {fallback} from the"
-        " roofline alone (a perfect kernel with a cold cache).",
-    )
+    say(console, sources(answer))
     if answer.assumed:
-        say(console, f"Assumed, missing in the config: {', '.join(answer.assumed)}")
+        say(console, f"Missing in the config, so assumed: {', '.join(answer.assumed)}.")
     for note in answer.notes:
         say(console, note)
 
 
 def _headline(answer: Prediction, console: Console) -> None:
-    low_high = ""
-    if answer.interval_s is not None:
-        low_high = f"  ({LEVEL:.0%} interval {span(*answer.interval_s)})".replace("%", " %", 1)
+    low_high = "" if answer.interval_s is None else f"  ({LEVEL_WORDS} interval {span(*answer.interval_s)})"
     console.print(Text.assemble("\n", (seconds(answer.latency_s), "bold"), low_high))
     work = answer.workload
     phases = ", ".join(f"{name} {seconds(t)}" for name, t in answer.phases_s.items())
@@ -143,8 +136,8 @@ def _exposed(answer: Prediction) -> str:
 
 def _between(answer: Prediction) -> str:
     parts = [f"{name} {seconds(t)}" for name, t in answer.between_s.items() if t > 0.0]
-    whole = seconds(answer.between_kernels_s)
-    return f"between kernels {whole} ({answer.between_kernels_s / answer.latency_s:.1%}): {', '.join(parts)}"
+    whole, part = seconds(answer.between_kernels_s), answer.between_kernels_s / answer.latency_s
+    return f"{whole} ({part:.1%}): {', '.join(parts)}"
 
 
 def _bound(answer: Prediction) -> str:

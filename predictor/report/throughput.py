@@ -10,7 +10,21 @@ from predictor.simulate.answer import Prediction
 def hardware_use(answer: Prediction) -> str:
     """HFU in words, behind the MFU; empty where the two are the same to the digit that is shown."""
     mfu, hfu = f"{answer.mfu:.1%}", f"{answer.hfu:.1%}"
-    return "" if mfu == hfu else f" (HFU {hfu}, with what runs again in the backward pass)"
+    return "" if mfu == hfu else f" (HFU {hfu}, which counts what the backward pass recomputes)"
+
+
+def sources(answer: Prediction) -> str:
+    """How many operators were forecast by estimators, and how many are at the roofline, in a sentence."""
+    known, fallback = answer.provenance.get("estimator", 0), answer.provenance.get("roofline", 0)
+    count = f"{known + fallback} distinct operators"
+    if not fallback:
+        return f"{count}, all from estimators (set {answer.artifacts})."
+    alone = "at the roofline alone: a perfect kernel with a cold cache."
+    return (
+        f"{count}: {known} from estimators (set {answer.artifacts}), {fallback} {alone}"
+        if known
+        else (f"{count}, all {alone}")
+    )
 
 
 def throughput(answer: Prediction) -> str:

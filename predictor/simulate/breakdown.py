@@ -83,12 +83,14 @@ def notes(rows: Sequence[ClassTime], gpu: str, selector: ArtifactSet | RooflineO
     used = sorted({name for row in rows for name in row.estimators})
     unseen = [name for name in used if gpu not in selector.measured_on(name)]
     if unseen:
-        lines.append(f"No measurements of {gpu} for {', '.join(unseen)}: its times are estimated from other GPUs.")
+        lines.append(f"No measurements of {gpu} for {', '.join(unseen)}: these times rest on other GPUs.")
     guessed = {row.op for row in rows if row.op in UNMEASURED}
     if any(row.phase == BACKWARD for row in rows):
         guessed.add("backward kernels other than GEMM")
     if guessed and used:
-        lines.append(f"No measurements for {', '.join(sorted(guessed))}: they get the efficiency of similar kernels.")
+        lines.append(
+            f"No measurements of {', '.join(sorted(guessed))}: forecast with the efficiency of similar kernels."
+        )
     return tuple(lines)
 
 
@@ -103,7 +105,7 @@ def context_notes(config: Model, work: Workload) -> tuple[str, ...]:
     if config.is_encoder_decoder and work.engine.decoders_alone:
         return (
             f"--execution {work.execution} does not support encoder-decoders such as {config.name}: the time is what"
-            " its kernels would take",
+            " its kernels would take.",
         )
     longest, trained = work.longest_sequence, config.trained_positions
     if config.position not in ("rotary", "alibi") or longest <= trained:

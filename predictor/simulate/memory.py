@@ -151,7 +151,7 @@ class Memory:
         if self.fits:
             return ""
         what = "weights" if self.own == self.weights else "weights, gradients and optimizer state"
-        share = f"a GPU's part of the {what}" if self.gpus > 1 else f"the {what}"
+        share = f"a GPU's {what}" if self.gpus > 1 else f"the {what}"
         if self.own > self.capacity:
             return f"{share} alone exceed the GPU's memory"
         most = self.largest_batch
@@ -159,8 +159,11 @@ class Memory:
             return f"{share} fit, but the activations for the backward pass do not"
         if most == 0 and self.own + self.context + self.workspaces > self.usable:
             return f"{share}, CUDA context and workspaces exceed what the run may use"
-        cause = "KV cache" if self.kv_cache > self.activations else "activations"
-        return f"{share} fit, but the {cause} of {self.sequences * self.ranks} sequences do not; {most} would fit"
+        cause, does = ("KV cache", "does") if self.kv_cache > self.activations else ("activations", "do")
+        batch = self.sequences * self.ranks
+        if batch == 1:
+            return f"{share} fit, but the {cause} of 1 sequence {does} not"
+        return f"{share} fit, but the {cause} of {batch} sequences {does} not; {most or 'not even 1'} would fit"
 
 
 def _allowed(gpu: GPUSpec, engine: Engine, asked: float | None, gpus: int) -> dict[str, Any]:

@@ -72,6 +72,7 @@ def test_text_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     )
     text = capsys.readouterr().out
     assert "9 requests, 4 at a time" in text and "time to first token" in text and "tokens/s" in text
+    assert ", vllm 0." in text.splitlines()[0]  # the engine, not its release alone
 
 
 TRACES = {

@@ -257,7 +257,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     words = [*COMMAND, "--only", "tp=2,4", "--only", "recompute=none", "--seq-len", "512"]
     assert main([*words, "--top", "3", "--explain", "2", "--emit", "megatron", "--out", str(tmp_path / "p.csv")]) == 0
     shown = capsys.readouterr().out
-    assert "plans are legal" in shown and "one word changed" in shown and "--tensor-model-parallel-size" in shown
+    assert "plans are legal" in shown and "one setting changed" in shown and "--tensor-model-parallel-size" in shown
     with (tmp_path / "p.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert {row["tp"] for row in rows} == {"2", "4"} and float(rows[0]["latency_ms"]) > 0
