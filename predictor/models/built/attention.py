@@ -112,9 +112,7 @@ def _projections(w: Writer, x: Tensor, name: str) -> tuple[Tensor, Tensor, Tenso
     of_q = ((c.heads, c.head_dim),)
     query = w.linear("attention.qkv", f"{name} q", x, q, "heads", c.qkv_bias, views=2, segments=of_q, scope=scope)
     if c.model_type == "opt":
-        w.scope = f"{name} q scaling"
-        query = w.each(f"{name} q scale", "mul_scalar", query)
-        w.scope = ""
+        query = w.each(f"{name} q scale", "mul_scalar", query, scope=f"{name} q scaling")
     key, value = (
         w.linear(
             "attention.qkv", each, x, wide, "kv_heads", c.qkv_bias, views=2,

@@ -367,7 +367,7 @@ def _by_part(rules: Rules, config: ModelConfig) -> Checkpoint:
     prefix = _LAYERS.get(config.model_type, "model.layers")
     layers = [
         {
-            part: _one([rules.of(f"{prefix}.{i}.{name}") for name in _modules(part, config.at(i))])
+            part: _common([rules.of(f"{prefix}.{i}.{name}") for name in _modules(part, config.at(i))])
             for part in _parts(config.at(i), config.is_sparse(i))
         }
         for i in range(config.layers)
@@ -387,22 +387,23 @@ def _by_part(rules: Rules, config: ModelConfig) -> Checkpoint:
     return Checkpoint(scheme, tuple(exceptions), single, rules.kv, rules.method)
 
 
-def _one(words: list[str]) -> str:
+def _common(words: list[str]) -> str:
+    """The word that all have; "" where they differ."""
     return words[0] if len(set(words)) == 1 else ""
 
 
 #: Layers whose modules are looked at: the first two, which mixed stacks have otherwise, and one within. Chosen by hand,
 #: not from data.
-_LAYERS_checkpoint_any = (0, 1, 7)
+_SAMPLED_LAYERS = (0, 1, 7)
 
 
 def checkpoint_of_any(data: Mapping[str, Any], where: str) -> Checkpoint | None:
-    """The checkpoint of a config.json (`predictor.models.built.checkpoint.read_checkpoint`): one word for all linear
+    """The checkpoint of a config.json whose type no reader knows (`read_checkpoint` otherwise): one word for all linear
     layers of the layers. Where some of these have words of their own, or stay as they were, that is its ``trouble``."""
     rules = rules_of(data, where)
     if rules is None or isinstance(rules, Checkpoint):
         return rules
-    names = [f"model.layers.{i}.{name}" for i in _LAYERS_checkpoint_any for part in MODULES.values() for name in part]
+    names = [f"model.layers.{i}.{name}" for i in _SAMPLED_LAYERS for part in MODULES.values() for name in part]
     if rules.single or any(rules.of(name) != rules.word for name in names):
         trouble = f"{where}: some layers have formats of their own, and no reader knows this model_type"
         return Checkpoint("", method=rules.method, trouble=trouble)

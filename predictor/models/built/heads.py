@@ -189,9 +189,7 @@ def head(w: Writer, x: Tensor) -> Tensor:
     if c.is_encoder_decoder:
         x = w.dropout("decoder dropout", x, c.residual_dropout)
         if c.tie_embeddings:
-            w.scope = "head scaling"
-            x = w.each("output scale", "mul_scalar", x)
-            w.scope = ""
+            x = w.each("output scale", "mul_scalar", x, scope="head scaling")
     if c.embed_width:
         x = w.linear("head", "projection out", x, c.embed_width, "hidden")
     width = c.embed_width or h

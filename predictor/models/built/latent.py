@@ -78,10 +78,10 @@ def _rotary(w: Writer, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
 def _append(w: Writer, latent: Tensor, rope: Tensor, width: int) -> Tensor:
     """The new latent vectors joined to the cached ones, by concatenation."""
     dtype = w.step.kv_dtype or w.act
-    w.scope, out = "latent cache", w.table("cache", w.step.kv_tokens * width, dtype)
-    w.each("cache append", "copy", latent, rope, out=out, dtype=dtype, in_dtype=w.act, calls=2)
-    w.scope = ""
-    return out
+    out = w.table("cache", w.step.kv_tokens * width, dtype)
+    return w.each(
+        "cache append", "copy", latent, rope, out=out, dtype=dtype, in_dtype=w.act, calls=2, scope="latent cache"
+    )
 
 
 def _index(w: Writer, x: Tensor, q: Tensor) -> None:

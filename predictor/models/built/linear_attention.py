@@ -20,9 +20,7 @@ def delta_net(w: Writer, x: Tensor) -> Tensor:
     gate = w.linear("attention.qkv", "linear attention z", x, width, "state_heads", scope=scope)
     rates = w.linear("router", "linear attention rates", x, 2 * c.state_v_heads, "state_heads", scope=scope)
     mixed = _convolved(w, mixed)
-    w.scope = "linear attention decay"
-    decays = w.each("decay", "exp", rates, dtype="fp32", in_dtype=w.act, calls=8)
-    w.scope = ""
+    decays = w.each("decay", "exp", rates, dtype="fp32", in_dtype=w.act, calls=8, scope="linear attention decay")
     op = DeltaRule(
         w.act, w.step.batch, w.step.seq_len, c.state_heads, c.state_v_heads, c.state_dim, c.state_v_dim, w.step.cached
     )

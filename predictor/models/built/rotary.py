@@ -53,10 +53,11 @@ def rotated(w: Writer, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
             w.tiny(f"rotary {name} repeated", "copy", w.step.seq_len * dim, w.act, calls=1 + _REPEAT_VIEWS)
             for name in ("cos", "sin")
         )
-    return _one(w, "q", q, dim, cos, sin), _one(w, "k", k, dim, cos, sin)
+    return _rotated_heads(w, "q", q, dim, cos, sin), _rotated_heads(w, "k", k, dim, cos, sin)
 
 
-def _one(w: Writer, which: str, whole: Tensor, dim: int, cos: Tensor, sin: Tensor) -> Tensor:
+def _rotated_heads(w: Writer, which: str, whole: Tensor, dim: int, cos: Tensor, sin: Tensor) -> Tensor:
+    """Queries ("q") or keys ("k"), the first ``dim`` numbers of every head turned."""
     c = w.config
     shape, size = (*whole.shape[:-1], dim), w.size
     wide = "fp32" if size < 4 and c.model_type in (*_WIDENED, *_WIDE_TABLES) else w.act
@@ -74,16 +75,8 @@ def _one(w: Writer, which: str, whole: Tensor, dim: int, cos: Tensor, sin: Tenso
     if c.model_type in _SLICED_QKV and which == "q":
         calls += 2
     narrow = (Elementwise(w.act, "cast", n, in_dtype=wide),) if w.training and wide != x.dtype else ()
-    y = w.each(
-        f"rotary {which} cos",
-        "mul",
-        x.view(gradient=narrow) if narrow else x,
-        cos,
-        inputs=1,
-        extra=table,
-        calls=calls,
-        dtype=wide,
-    )
+    y = x.view(gradient=narrow) if narrow else x
+    y = w.each(f"rotary {which} cos", "mul", y, cos, inputs=1, extra=table, calls=calls, dtype=wide)
     # Each half of the input is a slice, whose gradient is copied into zeros and then added to that of the other.
     each = (Elementwise(x.dtype, "fill", n), Elementwise(x.dtype, "copy", n // 2)) if w.training else ()
     halves = x.view(gradient=(*each, *each), at=f"rotary {which} neg")

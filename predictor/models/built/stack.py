@@ -72,9 +72,7 @@ def _join(w: Writer, name: str, x: Tensor, y: Tensor) -> Tensor:
     if c.post_norms:
         y = w.norm(f"{name} post norm", y)
     if c.residual_scale:
-        w.scope = f"{name} branch scaling"
-        y = w.each(f"{name} branch scale", "mul_scalar", y)
-        w.scope = ""
+        y = w.each(f"{name} branch scale", "mul_scalar", y, scope=f"{name} branch scaling")
     y = w.each(f"{name} residual", "add", x, y)
     return y if c.pre_norm else w.norm(f"{name} norm", y)
 
@@ -135,10 +133,7 @@ def _layer(w: Writer, x: Tensor, bias: Tensor, sparse: bool, encoded: Tensor | N
 
 def _sublayer(w: Writer, name: str, x: Tensor, y: Tensor) -> Tensor:
     """The residual sum that ends a sublayer."""
-    w.scope = f"{name} sublayer"
-    y = w.each(f"{name} residual", "add", x, y)
-    w.scope = ""
-    return y
+    return w.each(f"{name} residual", "add", x, y, scope=f"{name} sublayer")
 
 
 def build(config: ModelConfig, step: Step) -> Graph:

@@ -107,10 +107,10 @@ class Writer:
 
     def put(
         self, op: Op, name: str, inputs: tuple[Tensor, ...], out: Tensor, count: int = 1, calls: int = 1,
-        share: float = 1.0, part: str = "",
+        share: float = 1.0, part: str = "", scope: str = "",
     ) -> Tensor:  # fmt: skip
-        """A node that makes ``out``, which is returned."""
-        scope = self.scope or name
+        """A node that makes ``out``, which is returned. ``scope``: the module that it is a part of."""
+        scope = scope or self.scope or name
         self.nodes.append(Node(op, name, inputs, (out,), count, FORWARD, calls, share, part, scope))
         return out
 
@@ -136,9 +136,7 @@ class Writer:
         inputs = (x, weight, Tensor(name, (axis,), (n,), self.act, WEIGHT, made)) if bias else (x, weight)
         out = Tensor(name, (*x.axes[:-1], axis), (*rows, n), self.act, segments=made)
         op = Gemm(self.act, m, n, k, 1, "linear", bias, layout)
-        scope = scope or self.scope or name
-        node = Node(op, name, inputs, (out,), 1, FORWARD, calls, 1.0, part, scope)
-        self.nodes.append(node)
+        self.put(op, name, inputs, out, 1, calls, part=part, scope=scope)
         rank = self.step.lora
         return self._adapted(name, x, out, rank) if rank and part.startswith("attention.") else out
 
@@ -183,7 +181,7 @@ class Writer:
     def each(
         self, name: str, fn: str, x: Tensor, *others: Tensor, out: Tensor | None = None, inputs: int = -1,
         extra: float = 0.0, calls: int = 1, dtype: str = "", in_dtype: str = "", grad: bool = True, flops: float = 0.0,
-        count: int = 1, reread: float = 0.0, reuse: float = 0.0, stride: float = 0.0,
+        count: int = 1, reread: float = 0.0, reuse: float = 0.0, stride: float = 0.0, scope: str = "",
     ) -> Tensor:  # fmt: skip
         """An element-wise kernel; ``extra``, ``reread``, ``reuse`` and ``stride`` in bytes.
 
@@ -193,10 +191,7 @@ class Writer:
         if out is None:
             out = Tensor(name, x.axes, x.shape, dtype, segments=x.segments)
         op = Elementwise(dtype, fn, out.elements, inputs, extra, in_dtype, flops, grad, reread, reuse, stride)
-        scope = self.scope or name
-        node = Node(op, name, (x, *others), (out,), count, FORWARD, calls, 1.0, "", scope)
-        self.nodes.append(node)
-        return out
+        return self.put(op, name, (x, *others), out, count, calls, scope=scope)
 
     def tiny(
         self, name: str, fn: str = "fill", elements: int = 1, dtype: str = "fp32", count: int = 1, calls: int = 1,
@@ -269,22 +264,18 @@ class Writer:
             back = (Elementwise(self.act, "cast", n, in_dtype="fp32"),) if self.training else ()
             scaled, narrow = x.view(gradient=back, at=f"{name} scale"), self.act
         y = self.each(f"{name} scale", "mul", scaled, root, inputs=1, extra=rows * 4.0, dtype="fp32", in_dtype=narrow)
-        if self.config.norm_plus_one:  # Gemma multiplies by 1 + weight, and casts back after that
-            if cast:
-                self.tiny(f"{name} weight to fp32", "cast", cols)
+        plus_one = self.config.norm_plus_one  # Gemma multiplies by 1 + weight, and casts back after that
+        if plus_one and cast:
+            self.tiny(f"{name} weight to fp32", "cast", cols)
+        if plus_one:
             self.tiny(f"{name} weight plus one", "add_scalar", cols)
-            y = self.each(f"{name} weight", "mul", y, weight, inputs=1, extra=cols * 4.0, dtype="fp32")
-            y = self.each(f"{name} from fp32", "cast", y, in_dtype="fp32") if cast else y
-            self.scope = ""
-            return y
-        if self.config.model_type in _WIDE_WEIGHTS:
-            y = self.each(f"{name} weight", "mul", y, weight, inputs=1, extra=cols * self.size, dtype="fp32")
-            y = self.each(f"{name} from fp32", "cast", y, in_dtype="fp32") if cast else y
-            self.scope = ""
-            return y
-        if cast:
+        late = plus_one or self.config.model_type in _WIDE_WEIGHTS
+        if cast and not late:
             y = self.each(f"{name} from fp32", "cast", y, in_dtype="fp32")
-        y = self.each(f"{name} weight", "mul", y, weight, inputs=1, extra=cols * self.size)
+        extra = cols * (4.0 if plus_one else self.size)
+        y = self.each(f"{name} weight", "mul", y, weight, inputs=1, extra=extra, dtype="fp32" if late else "")
+        if cast and late:
+            y = self.each(f"{name} from fp32", "cast", y, in_dtype="fp32")
         self.scope = ""
         return y
 
