@@ -19,7 +19,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from predictor.files.read import atomic_write  # noqa: E402
-from predictor.forecast.support import FILE, as_json, as_markdown, found  # noqa: E402
+from predictor.forecast.support import FILE, as_json, as_markdown, support_of_types  # noqa: E402
 
 PAGE = ROOT / "docs" / "reference" / "support.md"
 BEGIN = "<!-- tools/support_matrix.py -->"
@@ -29,7 +29,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 where the table is stale")
     args = parser.parse_args()
-    answers = dict(found())
+    answers = dict(support_of_types())
     text = as_json(answers)
     if args.check:
         stale = not FILE.is_file() or FILE.read_text(encoding="utf-8") != text

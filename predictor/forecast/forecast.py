@@ -113,31 +113,31 @@ class Forecast:
         if mode != "generate":
             return {mode: self.latency_s}
         decode_s = self.latency_s - first.each_s if rest else 0.0
-        found = {"prefill": first.each_s, "decode": decode_s, "ttft": first.each_s}
-        return found | ({"tpot": decode_s / (self.run.work.output_len - 1)} if rest else {})
+        phases = {"prefill": first.each_s, "decode": decode_s, "ttft": first.each_s}
+        return phases | ({"tpot": decode_s / (self.run.work.output_len - 1)} if rest else {})
 
     @property
     def busy_s(self) -> dict[str, float]:
         """Seconds of the run in which each stream of a GPU is busy: compute, and every network by its links."""
-        found: dict[str, float] = {}
+        busy: dict[str, float] = {}
         for timed in self.stages:
             for stream, seconds in timed.busy_s.items():
-                found[stream] = found.get(stream, 0.0) + timed.stage.weight * seconds
-        return found
+                busy[stream] = busy.get(stream, 0.0) + timed.stage.weight * seconds
+        return busy
 
     @property
     def between_s(self) -> dict[str, float]:
         """Seconds of the run in which no kernel runs, by what there is in their place; in a pipeline, messages count
         with that."""
-        found = {GAPS: 0.0, LAUNCHING: 0.0}
+        between = {GAPS: 0.0, LAUNCHING: 0.0}
         for timed in self.stages:
             if self.step is not None and timed.stage.phase in EXCHANGES:
                 continue
             for name, seconds in timed.between_s.items():
-                found[name] = found.get(name, 0.0) + timed.stage.weight * seconds
+                between[name] = between.get(name, 0.0) + timed.stage.weight * seconds
         if self.step is not None and self.step.phases_s.get(PIPELINE):
-            found[PIPELINE] = self.step.phases_s[PIPELINE]
-        return found
+            between[PIPELINE] = self.step.phases_s[PIPELINE]
+        return between
 
     @property
     def flops(self) -> float:
@@ -251,8 +251,8 @@ def _provenance(op_times: Sequence[OpTime], estimators: Sequence[str]) -> dict[s
 
 def forecast(run: Run, *, intervals: bool = True) -> Forecast:
     """The forecast of one run; RequestError where it cannot be answered."""
-    (found,) = forecasts([run], intervals=intervals)
-    return found
+    (answer,) = forecasts([run], intervals=intervals)
+    return answer
 
 
 def forecasts(runs: Sequence[Run], *, intervals: bool = False) -> Iterator[Forecast]:

@@ -38,15 +38,15 @@ def sensitivities(of: Forecast) -> tuple[Change, ...]:
     run, work, latency_s = of.run, of.run.work, of.latency_s
     more = f"{MORE - 1:.0%}".replace("%", " %")
     hardware = (("memory bandwidth", "memory_bandwidth"), ("FLOP/s", "peak_flops"))
-    found = [
+    changes = [
         _changed(f"{more} more {name}", latency_s, partial(_with_gpu, run, parameter)) for name, parameter in hardware
     ]
     if any(stage.host != CAPTURED for stage in plan_of(run).stages):
         half = replace(work, launch_overhead_s=work.launch_overhead_s * LESS, launch_overhead_assumed=False)
-        found.append(_changed("half the launch overhead", latency_s, lambda: replace(run, work=half)))
+        changes.append(_changed("half the launch overhead", latency_s, lambda: replace(run, work=half)))
     what = f"twice the batch ({work.batch * TWICE:,}), a sequence"
-    found.append(_changed(what, latency_s, lambda: replace(run, work=_larger(work)), TWICE))
-    return tuple(found)
+    changes.append(_changed(what, latency_s, lambda: replace(run, work=_larger(work)), TWICE))
+    return tuple(changes)
 
 
 def _with_gpu(run: Run, parameter: str) -> Run:

@@ -92,7 +92,7 @@ def ask(config: ModelConfig, case: SupportColumn) -> str:
     return said
 
 
-def found() -> Iterator[tuple[str, dict[str, str]]]:
+def support_of_types() -> Iterator[tuple[str, dict[str, str]]]:
     """Every model type with what `ask` says of each case, by "group name"."""
     for model_type in sorted(FAMILIES):
         config = specimen(model_type)

@@ -26,7 +26,7 @@ from predictor.report.formats import (
 from predictor.report.table import Column, print_table, say
 from predictor.report.throughput import hardware_use, sources, throughput
 from predictor.request.numbers import computes_in
-from predictor.request.parallelism import NO_SHARD
+from predictor.request.options import NO_SHARD
 from predictor.request.workload import Workload
 from predictor.simulate.answer import Prediction
 

@@ -126,8 +126,8 @@ def precision(dtype: str, gpu: GPUSpec) -> Precision:
     activation = means.activation or _sixteen_bit(gpu)
     linear, experts = _formats(means, activation)
     high = linear.dtype if bytes_of(linear.dtype) >= 2 else activation
-    own = () if experts == linear else (("experts", experts),)
-    return Precision(dtype, linear.dtype, activation, activation, Formats(Format(high), linear, own))
+    of_parts = () if experts == linear else (("experts", experts),)
+    return Precision(dtype, linear.dtype, activation, activation, Formats(Format(high), linear, of_parts))
 
 
 def _meaning(dtype: str, gpu: GPUSpec) -> Meaning:
@@ -221,12 +221,12 @@ def default_dtype(gpu: GPUSpec) -> str:
 
 
 def default_attention(
-    dtype: str, gpu: GPUSpec, own: FusedEncoders | None = None, head_dim: int = 0, tokens: int = 0
+    dtype: str, gpu: GPUSpec, fused: FusedEncoders | None = None, head_dim: int = 0, tokens: int = 0
 ) -> str:
     """Flash in 16 bit and below where the GPU has bf16 (Ampere on), else math; by an engine's ``own`` rule for heads of
     width ``head_dim`` and sequences of so many tokens, where it has one."""
-    if own is not None:
-        return "flash" if own.has(dtype, gpu.compute_capability, head_dim, tokens) else "math"
+    if fused is not None:
+        return "flash" if fused.has(dtype, gpu.compute_capability, head_dim, tokens) else "math"
     return "flash" if dtype not in ("fp32", "tf32") and gpu.supports("bf16") else "math"
 
 

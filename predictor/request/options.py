@@ -3,7 +3,7 @@
 A row says a word's type, default, choices, unit, range, the modes that take it, its group and its help. Derived from
 the rows: `predictor.request.request.Request` and with it `predictor.predict`, the options and the --help of the verbs,
 the fields of the page, completion, the keys of a sweep, the columns of a suite, the values of `tilecast plan --only`,
-and what `Workload` refuses in other modes.
+and what `Workload` and `Parallelism` refuse.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 from predictor import engines
 from predictor.engines.base import CAPTURES
 from predictor.engines.registry import ALL_GATHER, exchanges
+from predictor.errors import RequestError
 from predictor.files.outputs import PAGE, SAVED_GRAPH, TRACE, OutputKind
 from predictor.hardware.system import list_systems
 from predictor.hardware.what_if import VALUES
 from predictor.models.base import CACHED, MODES
 from predictor.ops.routing import RANDOM
 from predictor.request.numbers import CHECKPOINT, KV_DTYPES, SUPPORTED
-from predictor.request.parallelism import CP_COMMS, DP_OVERLAPS, SCHEDULES, SHARDS
-from predictor.request.words import LARGEST_TOKENS
+from predictor.request.words import LARGEST_DEGREE, LARGEST_TOKENS, one_of
 
 if TYPE_CHECKING:
     from predictor.hardware.gpu import GPUSpec
@@ -35,6 +35,13 @@ if TYPE_CHECKING:
 GROUPS = MODEL, WORKLOAD, NUMBERS, GPUS, ENGINE, OUTPUT = ("model", "workload", "numbers", "GPUs", "engine", "output")
 TRAIN = ("train",)
 ATTENTIONS = ("math", "flash")
+SHARDS = NO_SHARD, ZERO1, ZERO2, ZERO3, HSDP = "none", "zero1", "zero2", "zero3", "hsdp"
+#: Orders in which a stage of a pipeline works on its micro-batches.
+SCHEDULES = GPIPE, ONE_F_ONE_B, INTERLEAVED, BREADTH_FIRST = "gpipe", "1f1b", "interleaved", "breadth_first"
+#: How context parallelism exchanges keys and values: in a ring, or heads for positions by all_to_all (Ulysses).
+CP_COMMS = RING, ALL_TO_ALL = "ring", "all_to_all"
+#: Whether what replicas exchange once a step runs beside computation; "" is as the framework's release has it.
+DP_OVERLAPS = ON, OFF = "on", "off"
 OPTIMIZERS = ("adam", "adam_fused", "adam_8bit", "sgd", "none")
 #: Verbs that take some of the words; `predict`, `compare` and sweeps take all.
 SERVE, PLAN = "serve", "plan"
@@ -108,6 +115,23 @@ class Option:
         """The values that there are; empty where any text of its kind is one."""
         listed = self.row.choices
         return tuple(listed() if callable(listed) else listed)
+
+    def check(self, value: object) -> None:
+        """RequestError, one line, for a value that is not of the word's kind, in its range, or one of its choices."""
+        kind, row = self.kind, self.row
+        if kind == "switch" and not isinstance(value, bool):
+            raise RequestError(f"{self.flag} {value!r:.40}: expected true or false")
+        if kind == "whole":
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise RequestError(f"{self.flag} {value!r:.40}: expected a whole number")
+            if row.most is not None and value > row.most:
+                shown = value if value < 10**18 else f"of {len(str(value))} digits"
+                raise RequestError(f"{self.flag} {shown}: expected at most {row.most:,}")
+            if row.least is not None and value < row.least:
+                expected = f"at least {row.least}" if row.least else "0 or more"
+                raise RequestError(f"{self.flag} {value}: expected {expected}")
+        if row.choices and value != self.default:
+            one_of(self.name, value, self.choices)
 
     @property
     def text(self) -> str:
@@ -188,17 +212,17 @@ class Words:
         WORKLOAD, "what the backward pass computes again: none, selective (attention's scores), full, or full:N-of-L:"
         " N of the model's L layers", modes=TRAIN, unit="WHAT", column="recompute"))
     offload_layers: int = field(default=0, metadata=row(
-        WORKLOAD, "layers whose activations move to the host's memory", modes=TRAIN, unit="layers",
-        column="cpu_offload_layers"))
+        WORKLOAD, "layers whose activations move to the host's memory", modes=TRAIN,
+        least=0, most=LARGEST_TOKENS, unit="layers", column="cpu_offload_layers"))
     lora: int = field(default=0, metadata=row(
         WORKLOAD, "rank of adapters beside attention's projections; training updates these alone", modes=TRAIN,
-        unit="rank", column="peft"))
+        least=0, most=LARGEST_DEGREE, unit="rank", column="peft"))
     mean_len: int = field(default=0, metadata=row(
-        WORKLOAD, "mean tokens of a sequence, where batches are packed without padding", modes=TRAIN, unit="tokens",
-        column="mean_len"))
+        WORKLOAD, "mean tokens of a sequence, where batches are packed without padding", modes=TRAIN,
+        least=0, most=LARGEST_TOKENS, unit="tokens", column="mean_len"))
     masked_tokens: int = field(default=0, metadata=row(
         WORKLOAD, "tokens of a sequence that the masked-language-model head of BERT predicts", modes=TRAIN,
-        unit="tokens", column="masked_tokens"))
+        least=0, most=LARGEST_TOKENS, unit="tokens", column="masked_tokens"))
     capacity_factor: float = field(default=0.0, metadata=row(
         WORKLOAD, "rows that an expert takes at most, as a multiple of an even share; it drops the rest; 0 drops none",
         modes=TRAIN, unit="factor", column="capacity_factor"))
@@ -215,19 +239,22 @@ class Words:
         " power_limit=500W or memory_bandwidth=2.4TB/s; may repeat", unit="NAME=VALUE", flag="--set", repeats=True,
         verbs=(SERVE, PLAN), column="gpu_set"))
     num_gpus: int | None = field(default=None, metadata=row(
-        GPUS, "GPUs of the run", usual="the product of --tp, --pp, --dp and --cp", unit="GPUs", column="num_gpus"))
+        GPUS, "GPUs of the run", usual="the product of --tp, --pp, --dp and --cp",
+        least=1, most=LARGEST_DEGREE, unit="GPUs", column="num_gpus"))
     tp: int = field(default=1, metadata=row(
-        GPUS, "GPUs that share every layer: tensor parallelism", unit="GPUs", common=True, verbs=(SERVE,),
-        column="tp"))
+        GPUS, "GPUs that share every layer: tensor parallelism",
+        least=1, most=LARGEST_DEGREE, unit="GPUs", common=True, verbs=(SERVE,), column="tp"))
     sp: bool = field(default=False, metadata=row(
         GPUS, "sequence parallelism: the GPUs of --tp split sequences where --tp splits no weights",
         modes=("forward", "train"), column="sequence_parallel"))
     tp_overlap: bool = field(default=False, metadata=row(
         GPUS, "products run beside the collectives of --tp; needs --sp", modes=TRAIN, column="tp_comm_overlap"))
     pp: int = field(default=1, metadata=row(
-        GPUS, "stages of the pipeline", modes=("train", *CACHED), unit="stages", verbs=(SERVE,), column="pp"))
+        GPUS, "stages of the pipeline", modes=("train", *CACHED),
+        least=1, most=LARGEST_DEGREE, unit="stages", verbs=(SERVE,), column="pp"))
     vpp: int = field(default=1, metadata=row(
-        GPUS, "chunks of the model that each stage holds", modes=TRAIN, unit="chunks", column="vpp"))
+        GPUS, "chunks of the model that each stage holds", modes=TRAIN,
+        least=1, most=LARGEST_DEGREE, unit="chunks", column="vpp"))
     stage_layers: str | Sequence[int] = field(default="", metadata=row(
         GPUS, "layers of every stage (of every chunk with --vpp), such as 7,8,8,7; 0 at an end: the embedding or the"
         " head alone", usual="evenly", modes=TRAIN, unit="N,..."))
@@ -235,8 +262,8 @@ class Words:
         GPUS, "order of the passes of a pipeline: {choices}", usual="1f1b, interleaved with --vpp", choices=SCHEDULES,
         modes=TRAIN, unit="ORDER"))
     dp: int = field(default=1, metadata=row(
-        GPUS, "replicas that share the batch: data parallelism; in serving they share the experts", unit="replicas",
-        verbs=(SERVE,), column="dp"))
+        GPUS, "replicas that share the batch: data parallelism; in serving they share the experts",
+        least=1, most=LARGEST_DEGREE, unit="replicas", verbs=(SERVE,), column="dp"))
     dp_overlap: str = field(default="", metadata=row(
         GPUS, "whether replicas exchange gradients and weights beside computation: {choices}",
         usual="as the framework does", choices=DP_OVERLAPS, modes=TRAIN, unit="on|off", column="dp_overlap"))
@@ -245,18 +272,18 @@ class Words:
         column="shard"))
     cp: int = field(default=1, metadata=row(
         GPUS, "GPUs that share every sequence: context parallelism; forward: traced models alone",
-        modes=("forward", "train"), unit="GPUs", column="cp"))
+        modes=("forward", "train"), least=1, most=LARGEST_DEGREE, unit="GPUs", column="cp"))
     cp_comm: str = field(default=CP_COMMS[0], metadata=row(
         GPUS, "how the GPUs of --cp exchange keys and values: {choices}", choices=CP_COMMS, unit="HOW"))
     ulysses: int = field(default=0, metadata=row(
         GPUS, "GPUs of --cp that exchange heads, in a traced model; groups of them form a ring",
-        usual="all or none, as --cp-comm says", modes=("forward",), unit="GPUs"))
+        usual="all or none, as --cp-comm says", modes=("forward",), least=0, most=LARGEST_DEGREE, unit="GPUs"))
     ep: int = field(default=1, metadata=row(
         GPUS, "GPUs that share out whole experts: of --dp x --cp in train (with --etp 1 of --tp x --dp x --cp), of"
-        " --tp x --dp in serving", unit="GPUs", verbs=(SERVE,), column="ep"))
+        " --tp x --dp in serving", least=1, most=LARGEST_DEGREE, unit="GPUs", verbs=(SERVE,), column="ep"))
     etp: int = field(default=0, metadata=row(
         GPUS, "GPUs that share the width of each expert: as many as --tp has, or 1 with --sp", usual="--tp",
-        unit="GPUs"))
+        least=0, most=LARGEST_DEGREE, unit="GPUs"))
     all_to_all: str = field(default=ALL_GATHER, metadata=row(
         GPUS, "how tokens reach experts over --dp in serving: {choices}", choices=exchanges, unit="HOW",
         verbs=(SERVE,)))
@@ -307,20 +334,20 @@ class Words:
 
 def options_of(words: type[Words]) -> dict[str, Option]:
     """The options of a class of words, by name, in the order of its rows."""
-    return {one.name: _option(one) for one in fields(words)}
+    return {each.name: _option(each) for each in fields(words)}
 
 
-def _option(one: Any) -> Option:
-    required = one.default is MISSING
-    return Option(one.name, str(one.type), None if required else one.default, one.metadata["row"], required)
+def _option(each: Any) -> Option:
+    required = each.default is MISSING
+    return Option(each.name, str(each.type), None if required else each.default, each.metadata["row"], required)
 
 
 #: The table: word -> its option.
 OPTIONS: dict[str, Option] = options_of(Words)
 #: What `predict` prints and writes; no word of a run, so that Python and sweeps have none of it.
 OUTPUTS: dict[str, Option] = {
-    one.name: one
-    for one in (
+    output.name: output
+    for output in (
         Option("save_graph", "str | None", None, Row(
             OUTPUT, "also write the graph of the pass as JSON, which --model reads again", unit="FILE",
             writes=SAVED_GRAPH)),

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import gcd
 
 from predictor.errors import RequestError
-from predictor.request.words import LARGEST_DEGREE, flag, one_of
+from predictor.request.options import (
+    BREADTH_FIRST,
+    GPIPE,
+    HSDP,
+    INTERLEAVED,
+    NO_SHARD,
+    ON,
+    ONE_F_ONE_B,
+    OPTIONS,
+    RING,
+)
+from predictor.request.words import flag
 
-SHARDS = NO_SHARD, ZERO1, ZERO2, ZERO3, HSDP = "none", "zero1", "zero2", "zero3", "hsdp"
 #: Degrees beside tp that serving has, too.
 SERVED = ("pp", "dp", "ep")
-#: Orders in which a stage of a pipeline works on its micro-batches.
-SCHEDULES = GPIPE, ONE_F_ONE_B, INTERLEAVED, BREADTH_FIRST = "gpipe", "1f1b", "interleaved", "breadth_first"
-#: How context parallelism exchanges keys and values: in a ring, or heads for positions by all_to_all (Ulysses).
-CP_COMMS = RING, ALL_TO_ALL = "ring", "all_to_all"
-#: Whether what replicas exchange once a step runs beside computation; "" is as the framework's release has it.
-DP_OVERLAPS = ON, OFF = "on", "off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,25 +59,12 @@ class Parallelism:
     etp: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("tp", "pp", "dp", "cp", "ep", "vpp", "num_gpus"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST_DEGREE:
-                bound = f"most {LARGEST_DEGREE:,}" if isinstance(value, int) and value > LARGEST_DEGREE else "least 1"
-                raise RequestError(f"{flag(name)} {value!r:.40}: expected a whole number, at {bound}")
-        for name in ("sp", "tp_overlap"):
-            if not isinstance(getattr(self, name), bool):
-                raise RequestError(f"{flag(name)} {getattr(self, name)!r}: expected true or false")
+        for option in _CHECKED:
+            option.check(getattr(self, option.name))
         if self.tp_overlap and not self.sp:
             raise RequestError("--tp-overlap: needs --sp, whose collectives it overlaps; expected --sp")
-        groups = self.ulysses
-        if isinstance(groups, bool) or not isinstance(groups, int) or groups < 0 or (groups and self.cp % groups):
-            raise RequestError(f"--ulysses {groups!r}: expected a divisor of --cp {self.cp}, or 0")
-        one_of("shard", self.shard, SHARDS)
-        one_of("cp_comm", self.cp_comm, CP_COMMS)
-        if self.dp_overlap:
-            one_of("dp_overlap", self.dp_overlap, DP_OVERLAPS)
-        if self.schedule:
-            one_of("schedule", self.schedule, SCHEDULES)
+        if self.ulysses and self.cp % self.ulysses:
+            raise RequestError(f"--ulysses {self.ulysses}: expected a divisor of --cp {self.cp}, or 0")
         rest = self.tp * self.pp * self.cp
         if self.num_gpus != rest * self.dp:
             used = " ".join(f"{flag(n)} {v}" for n in ("tp", "pp", "dp", "cp") if (v := getattr(self, n)) > 1)
@@ -127,14 +118,12 @@ class Parallelism:
 
     def _check_etp(self, trains: bool) -> None:
         """RequestError for a degree within experts that is neither the framework's rule nor 1."""
-        etp, own = self.etp, self.tp if trains else self.tp * self.dp // self.ep
-        if isinstance(etp, bool) or not isinstance(etp, int) or etp < 0:
-            raise RequestError(f"--etp {etp!r}: expected a whole number, at least 1")
-        if etp in (0, own):
+        etp, usual = self.etp, self.tp if trains else self.tp * self.dp // self.ep
+        if etp in (0, usual):
             return
         if not trains or etp != 1:
             also = " or 1" if trains else ""
-            raise RequestError(f"--etp {etp}: {own} GPUs split the width of an expert here; expected {own}{also}")
+            raise RequestError(f"--etp {etp}: {usual} GPUs split the width of an expert here; expected {usual}{also}")
         if not self.sp:
             raise RequestError(f"--etp 1 with --tp {self.tp}: needs split sequences; expected --sp")
 
@@ -146,10 +135,10 @@ class Parallelism:
     @property
     def groups(self) -> tuple[int, ...]:
         """GPUs of groups that are numbered side by side: those along tp, along cp beside it, and so on up to all."""
-        found = [self.tp]
+        sizes = [self.tp]
         for degree in (self.cp, self.dp, self.pp):
-            found.append(found[-1] * degree)
-        return tuple(found)
+            sizes.append(sizes[-1] * degree)
+        return tuple(sizes)
 
     @property
     def sharers(self) -> int:
@@ -183,10 +172,10 @@ class Parallelism:
     @property
     def asked(self) -> dict[str, object]:
         """Every word, by name, that is not at its default."""
-        own: dict[str, object] = {
+        taken: dict[str, object] = {
             "tp": self.tp, "etp": self.etp, "cp_comm": self.cp_comm, "ulysses": self.ulysses,
         }  # fmt: skip
-        return {name: value for name, value in own.items() if value not in (1, RING, 0)} | self.trains_only
+        return {name: value for name, value in taken.items() if value not in (1, RING, 0)} | self.trains_only
 
     @property
     def trains_only(self) -> dict[str, object]:
@@ -197,3 +186,7 @@ class Parallelism:
             "stage_layers": ",".join(map(str, self.stage_layers)), "dp_overlap": self.dp_overlap,
         }  # fmt: skip
         return {name: value for name, value in asked.items() if value is True or value not in (1, False, NO_SHARD, "")}
+
+
+#: Words of the table that are fields here, each checked as its row says; `stage_layers` is read before.
+_CHECKED = tuple(OPTIONS[each.name] for each in fields(Parallelism) if each.name != "stage_layers")

@@ -267,10 +267,10 @@ def _system(given: str | Path | SystemSpec | None, gpu: GPUSpec, degrees: Parall
 
     if given is None:
         given = default_system(gpu)
-    found = load_system(given) if isinstance(given, str | Path) else given
-    if not isinstance(found, SystemSpec):
-        raise RequestError(f"--system {found!r:.40}: expected a system's name, or a YAML file")
-    return found.shared_by(degrees.groups, (degrees.sharers,)) if degrees.num_gpus > 1 else None
+    system = load_system(given) if isinstance(given, str | Path) else given
+    if not isinstance(system, SystemSpec):
+        raise RequestError(f"--system {system!r:.40}: expected a system's name, or a YAML file")
+    return system.shared_by(degrees.groups, (degrees.sharers,)) if degrees.num_gpus > 1 else None
 
 
 def _check_ragged(config: Model, mode: str, seq_len: int | None, context_len: int | None) -> None:

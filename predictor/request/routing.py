@@ -21,19 +21,19 @@ def router_of(value: str | Path | Sequence[float] | Router, experts: int, top_k:
     Shares are of the routed rows (or counts of them), one an expert. RequestError, one line, for what is no router.
     """
     if isinstance(value, Router):
-        found = value
+        router = value
     elif isinstance(value, str | Path):
         word = word_of(value)
-        found = _from_file(value) if word is None else Router(word)
+        router = _from_file(value) if word is None else Router(word)
     elif not isinstance(value, Iterable):
         raise RequestError(f"--routing {value!r:.40}: expected {EXPECTED}")
     else:
-        found = _shares(list(value), "--routing", "")
+        router = _shares(list(value), "--routing", "")
     if not experts:
         return None
-    if found.distribution.startswith(SHARES):
-        _check(found, experts, top_k)
-    return found
+    if router.distribution.startswith(SHARES):
+        _check(router, experts, top_k)
+    return router
 
 
 def _from_file(value: str | Path) -> Router:
@@ -58,7 +58,7 @@ def _from_file(value: str | Path) -> Router:
 
 
 def _shares(items: Sequence[object], where: str, source: str) -> Router:
-    found: list[float] = []
+    shares: list[float] = []
     for item in items:
         try:
             number = math.nan if isinstance(item, bool) else float(item)  # type: ignore[arg-type]
@@ -66,11 +66,11 @@ def _shares(items: Sequence[object], where: str, source: str) -> Router:
             number = math.nan
         if not 0.0 <= number < 1e18:
             raise RequestError(f"{where}: {str(item)[:40]!r} is not a share of the rows; expected numbers of 0 or more")
-        found.append(number)
-    if not sum(found):
+        shares.append(number)
+    if not sum(shares):
         raise RequestError(f"{where}: no share is above 0; expected a number for every expert")
-    total = sum(found)
-    return Router(SHARES + ",".join(f"{share / total:.6g}" for share in found), source)
+    total = sum(shares)
+    return Router(SHARES + ",".join(f"{share / total:.6g}" for share in shares), source)
 
 
 def _check(router: Router, experts: int, top_k: int) -> None:

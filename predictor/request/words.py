@@ -87,7 +87,7 @@ def ragged_lengths(value: str | Sequence[int]) -> tuple[int, ...]:
         raise RequestError("--prompt-lens: expected lengths such as 12,400,3000")
     if len(items) > LARGEST_RAGGED:
         raise RequestError(f"--prompt-lens: {len(items):,} sequences; expected at most {LARGEST_RAGGED:,}")
-    found = []
+    lengths = []
     for item in items:
         text = str(item)
         if isinstance(item, bool) or not text.isascii() or not text.isdigit() or len(text) > 12:
@@ -95,11 +95,11 @@ def ragged_lengths(value: str | Sequence[int]) -> tuple[int, ...]:
             raise RequestError(f"--prompt-lens {shown!r}: expected whole numbers of tokens such as 12,400,3000")
         if int(text) > LARGEST_TOKENS:
             raise RequestError(f"--prompt-lens {text}: expected at most {LARGEST_TOKENS:,} tokens")
-        found.append(int(text))
-    if not any(found):
-        shown = ",".join(map(str, found[:8])) + (",..." if len(found) > 8 else "")
+        lengths.append(int(text))
+    if not any(lengths):
+        shown = ",".join(map(str, lengths[:8])) + (",..." if len(lengths) > 8 else "")
         raise RequestError(f"--prompt-lens {shown}: every sequence is empty; expected at least one with a token")
-    return tuple(found)
+    return tuple(lengths)
 
 
 def _listed(text: str) -> list[str]:
@@ -174,7 +174,7 @@ def check_launch_overhead(value: float) -> None:
         )
 
 
-def one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
+def one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
     """RequestError, one line, for a value of the word ``name`` that is not among the choices."""
     if not isinstance(value, str):
         raise RequestError(f"{flag(name)} {value!r}: expected one of {', '.join(choices)}")

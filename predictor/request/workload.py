@@ -16,12 +16,10 @@ from predictor.request.numbers import ASKED, DEFAULT
 from predictor.request.options import OPTIONS, TRAIN
 from predictor.request.parallelism import SERVED, Parallelism
 from predictor.request.words import (
-    LARGEST_DEGREE,
     LARGEST_LAUNCH_OVERHEAD_S,
     LARGEST_STEP_OVERHEAD_S,
     check_launch_overhead,
     flag,
-    one_of,
     recomputed,
     within,
 )
@@ -108,20 +106,9 @@ class Workload:
     micro_batch_assumed: bool = False
 
     def __post_init__(self) -> None:
-        for name, _, most in _SIZES:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise RequestError(f"{flag(name)} {value!r}: expected a whole number")
-            if value > most:
-                shown = value if value < 10**18 else f"of {len(str(value))} digits"
-                raise RequestError(f"{flag(name)} {shown}: expected at most {most:,}")
         engines.running(self.execution, self.software)  # which says what there is
-        for name in _CHOSEN:
-            one_of(name, getattr(self, name), OPTIONS[name].choices)
-        for name, least, _ in _SIZES:
-            if getattr(self, name) < least:
-                said = f"at least {least}" if least else "0 or more"
-                raise RequestError(f"{flag(name)} {getattr(self, name)}: expected {said}")
+        for option in _CHECKED:
+            option.check(getattr(self, option.name))
         self._check_training()
         if self.mode == "generate" and self.output_len < 1:
             raise RequestError(f"--output-len {self.output_len}: generate needs at least 1 token")
@@ -145,10 +132,6 @@ class Workload:
         if over.num_gpus > 1 and self.system is None:
             used = next(name for name in ("tp", "pp", "dp", "cp") if getattr(over, name) > 1)
             raise RequestError(f"--{used} {getattr(over, used)}: needs a system; expected --system")
-        for name in ("offload_layers", "mean_len", "masked_tokens"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise RequestError(f"{flag(name)} {value!r}: expected a whole number, 0 or more")
         factor = self.capacity_factor
         if (
             isinstance(factor, bool)
@@ -162,8 +145,6 @@ class Workload:
             raise RequestError(
                 f"--masked-tokens {self.masked_tokens}: a sequence has {self.tokens_each} tokens; expected at most that"
             )
-        if isinstance(self.lora, bool) or not isinstance(self.lora, int) or not 0 <= self.lora <= LARGEST_DEGREE:
-            raise RequestError(f"--lora {self.lora!r}: expected the rank of the adapters, 0 for none")
         if self.mode != "train":
             for name, default in _TRAINING.items():
                 if getattr(self, name) != default:
@@ -278,8 +259,8 @@ class Workload:
         if self.step_overhead_s is not None:
             return {"step overhead": self.step_overhead_s} if self.step_overhead_s else {}
         each = self.batch // self.parallelism.dp
-        found = ((wait.name, wait.step_s + each * wait.sequence_s) for wait in self._waits())
-        return {name: seconds for name, seconds in found if seconds}
+        named = ((wait.name, wait.step_s + each * wait.sequence_s) for wait in self._waits())
+        return {name: seconds for name, seconds in named if seconds}
 
     @property
     def waits_range_s(self) -> tuple[float, float] | None:
@@ -311,17 +292,12 @@ class Workload:
 
 
 _FIELDS = frozenset(each.name for each in fields(Workload))
-#: Words of a workload that are sizes: name, the least and the most of it.
-_SIZES = tuple(
-    (name, option.row.least or 0, option.row.most)
+#: Words of a workload that are checked as their rows say: sizes, and those that are one of a list. Of the others a
+#: release, a checkpoint or an alias says more than a list.
+_CHECKED = tuple(
+    option
     for name, option in OPTIONS.items()
-    if option.row.most is not None and name in _FIELDS
-)
-#: Words of a workload that are one of a list. Of the rest a release, a checkpoint or an alias says more than a list.
-_CHOSEN = tuple(
-    name
-    for name, option in OPTIONS.items()
-    if option.row.choices and name in _FIELDS - {"execution", "dtype", "kv_dtype", "system"}
+    if name in _FIELDS - {"execution", "dtype", "kv_dtype", "system"} and (option.kind == "whole" or option.row.choices)
 )
 #: Words of a workload that only training takes, by name, with their defaults.
 _TRAINING = {name: option.default for name, option in OPTIONS.items() if option.row.modes == TRAIN and name in _FIELDS}

@@ -10,7 +10,8 @@ from typing import Any
 
 from predictor.errors import TilecastError
 from predictor.hardware.gpu import GPUSpec
-from predictor.request.parallelism import HSDP, SHARDS, Parallelism
+from predictor.request.options import HSDP, SHARDS
+from predictor.request.parallelism import Parallelism
 from predictor.request.run import Run
 from predictor.request.workload import Workload
 from predictor.simulate.memory import Memory, least_of_training, memory_of

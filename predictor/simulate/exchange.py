@@ -24,7 +24,8 @@ from predictor.passes.freeze import is_trained
 from predictor.passes.mesh import Mesh
 from predictor.passes.unpack import spared_bytes
 from predictor.request.numbers import Precision
-from predictor.request.parallelism import HSDP, NO_SHARD, ZERO2, ZERO3, Parallelism
+from predictor.request.options import HSDP, NO_SHARD, ZERO2, ZERO3
+from predictor.request.parallelism import Parallelism
 from predictor.request.workload import Workload
 from predictor.simulate.stage import GRADIENTS, PIPELINE, WEIGHTS
 

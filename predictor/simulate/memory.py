@@ -19,7 +19,7 @@ from predictor.models.base import Feature, Local, Model, Stack, whole
 from predictor.ops.base import COMPUTE
 from predictor.passes.quantize import saved_bytes
 from predictor.request.numbers import Precision
-from predictor.request.parallelism import HSDP, SHARDS, ZERO2, ZERO3
+from predictor.request.options import HSDP, SHARDS, ZERO2, ZERO3
 from predictor.request.run import Run
 from predictor.request.workload import Workload
 from predictor.simulate.lower import mesh_of

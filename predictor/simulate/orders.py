@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictor.errors import RequestError
-from predictor.request.parallelism import BREADTH_FIRST, GPIPE, INTERLEAVED, ONE_F_ONE_B, SCHEDULES
+from predictor.request.options import BREADTH_FIRST, GPIPE, INTERLEAVED, ONE_F_ONE_B, SCHEDULES
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -19,7 +19,7 @@ import numpy as np
 from predictor.graph import OPTIMIZER
 from predictor.ops.base import COMPUTE
 from predictor.ops.roofline import FloatArray
-from predictor.request.parallelism import ZERO2
+from predictor.request.options import ZERO2
 from predictor.request.run import Run
 from predictor.simulate.orders import Order, order_of
 from predictor.simulate.pipeline import BLOCKING, STEADY, times

@@ -55,19 +55,19 @@ WORDS: list[tuple[str, str]] = [
         "predict --model gpt2 --gpu h100 --recompute some",
         "--recompute 'some': expected one of none, selective, full, full:N-of-L; nearest: none",
     ),
-    ("predict --model gpt2 --gpu h100 --num-gpus 0", "--num-gpus 0: expected a whole number, at least 1"),
+    ("predict --model gpt2 --gpu h100 --num-gpus 0", "--num-gpus 0: expected at least 1"),
     (
         "predict --model gpt2 --gpu h100 --num-gpus x",
         "tilecast predict: argument --num-gpus: 'x' is not a whole number; expected digits such as",
     ),
     ("predict --model gpt2 --gpu h100 --num-gpus 3", "--num-gpus 3: --tp 1 uses 1; expected --tp 3, or no --num-gpus"),
-    ("predict --model gpt2 --gpu h100 --tp -1", "--tp -1: expected a whole number, at least 1"),
+    ("predict --model gpt2 --gpu h100 --tp -1", "--tp -1: expected at least 1"),
     (
         "predict --model gpt2 --gpu h100 --tp 1.5",
         "tilecast predict: argument --tp: '1.5' is not a whole number; expected digits such as 32",
     ),
     ("predict --model gpt2 --gpu h100 --pp 2", "--pp 2: not built yet for --mode forward; expected --mode train"),
-    ("predict --model gpt2 --gpu h100 --dp 0", "--dp 0: expected a whole number, at least 1"),
+    ("predict --model gpt2 --gpu h100 --dp 0", "--dp 0: expected at least 1"),
     ("predict --model gpt2 --gpu h100 --cp 2", "--cp 2: not built yet for --mode forward; expected --mode train"),
     ("predict --model gpt2 --gpu h100 --ep 2", "--ep 2: not built yet for --mode forward; expected --mode train"),
     (

@@ -17,6 +17,7 @@ from predictor.errors import RequestError, SpecError
 from predictor.files.arguments import Parser
 from predictor.request import options
 from predictor.request.options import OPTIONS, OUTPUTS, PLAN, SERVE, WORKLOAD, Option, Words, options_of, row, words_of
+from predictor.request.parallelism import Parallelism
 from predictor.request.request import Request, of_words
 from predictor.request.workload import Workload
 from predictor.ui.fields import fields_of
@@ -165,6 +166,35 @@ def test_a_word_of_training_is_refused_elsewhere(name: str) -> None:
     assert {n for n in WORDS_OF_WORK if OPTIONS[n].row.modes == options.TRAIN} == set(TRAINING)
     with pytest.raises(RequestError, match=f"{OPTIONS[name].flag} .*: only --mode train takes it"):
         predictor.predict("gpt2", "h100", seq_len=64, **{name: TRAINING[name]})
+
+
+WORK = {"mode": "forward", "batch": 1, "seq_len": 8, "dtype": "bf16", "execution": "eager", "attention": "math"}
+#: Words that a release, a checkpoint, an alias or a file says more of than their row.
+READ_ELSEWHERE = {"execution", "dtype", "kv_dtype", "system"}
+CHECKED = [
+    pytest.param(kind, option, id=f"{kind.__name__}-{option.name}")
+    for kind in (Workload, Parallelism)
+    for option in OPTIONS.values()
+    if option.name in {each.name for each in fields(kind)} - READ_ELSEWHERE
+    and (option.kind in ("whole", "switch") or option.choices)
+]
+
+
+@pytest.mark.parametrize(("kind", "option"), CHECKED)
+def test_a_value_that_its_row_does_not_allow_is_refused(kind: type[object], option: Option) -> None:
+    """Each class repeated ranges and choices in lines of its own; --offload-layers and --mean-len had no end."""
+    words = WORK if kind is Workload else {}
+    wrong: list[object] = []
+    if option.kind == "whole":
+        assert option.row.least is not None and option.row.most is not None
+        wrong = [option.row.least - 1, option.row.most + 1, "x", True, 1.5]
+    elif option.kind == "switch":
+        wrong = [1, "yes"]
+    elif option.choices:
+        wrong = ["of no list", 3]
+    for value in wrong:
+        with pytest.raises(RequestError, match=f"^{option.flag} .*: expected"):
+            kind(**{**words, option.name: value})
 
 
 def test_help_explains_ten_options_and_names_the_others(capsys: pytest.CaptureFixture[str]) -> None:

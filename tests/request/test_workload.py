@@ -75,7 +75,7 @@ def test_a_built_forward_pass_takes_no_ranks_with_samples_of_their_own(words: di
      " nearest: 1f1b"),
     ({"recompute": "full:81-of-80"}, "--recompute 'full:81-of-80': expected full:N-of-L, N of the model's L layers, as"
      " full:21-of-80"),
-    ({"offload_layers": -1}, "--offload-layers -1: expected a whole number, 0 or more"),
+    ({"offload_layers": -1}, "--offload-layers -1: expected 0 or more"),
 ])  # fmt: skip
 def test_words_of_training_that_are_wrong(words: dict[str, Any], said: str) -> None:
     with pytest.raises(RequestError) as caught:

@@ -13,7 +13,8 @@ from predictor import load_config, load_system
 from predictor.engines.launchers import LAUNCHERS
 from predictor.errors import RequestError
 from predictor.passes.pipeline import chunks_of
-from predictor.request.parallelism import SCHEDULES, SHARDS, Parallelism
+from predictor.request.options import SCHEDULES, SHARDS
+from predictor.request.parallelism import Parallelism
 from predictor.request.words import RECOMPUTES
 from predictor.search.training.cuts import balanced, spread
 from predictor.search.training.emit import Emitted, emit

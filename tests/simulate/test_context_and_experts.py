@@ -57,7 +57,7 @@ def test_attention_of_all_ranks_is_that_of_one(comm: str, cp: int) -> None:
      " kv_heads; expected --cp-comm ring"),
     ({"dp": 4, "ep": 4}, "--ep 4: llama-3.2-1b has no experts to spread; expected 1"),
     ({"tp": 2, "tp_overlap": True}, "--tp-overlap: needs --sp, whose collectives it overlaps; expected --sp"),
-    ({"lora": -1}, "--lora -1: expected the rank of the adapters, 0 for none"),
+    ({"lora": -1}, "--lora -1: expected 0 or more"),
 ])  # fmt: skip
 def test_what_cannot_be_is_one_line(words: dict[str, Any], said: str) -> None:
     with pytest.raises(RequestError) as caught:
@@ -214,7 +214,7 @@ def test_packed_sequences_have_their_real_tokens_alone() -> None:
 
 @pytest.mark.parametrize(("words", "said"), [
     ({"mean_len": 4096}, "--mean-len 4096: expected at most --seq-len 2048"),
-    ({"masked_tokens": -1}, "--masked-tokens -1: expected a whole number, 0 or more"),
+    ({"masked_tokens": -1}, "--masked-tokens -1: expected 0 or more"),
     ({"masked_tokens": 300, "mean_len": 256}, "--masked-tokens 300: a sequence has 256 tokens; expected at most that"),
     ({"masked_tokens": 76}, "--masked-tokens 76: llama-3.2-1b has no masked-language-model head; expected a model that"
      " has one, such as bert-large, or 0"),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from predictor.errors import RequestError
-from predictor.request.parallelism import BREADTH_FIRST, GPIPE, INTERLEAVED, ONE_F_ONE_B
+from predictor.request.options import BREADTH_FIRST, GPIPE, INTERLEAVED, ONE_F_ONE_B
 from predictor.simulate import pipeline
 from predictor.simulate.orders import Order, order_of
 from predictor.simulate.pipeline import BLOCKING, OVERLAPPED, P2P, STEADY, steps, timeline, times

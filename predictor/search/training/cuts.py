@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictor.errors import RequestError
-from predictor.request.parallelism import BREADTH_FIRST, GPIPE
+from predictor.request.options import BREADTH_FIRST, GPIPE
 
 if TYPE_CHECKING:
     from predictor.search.training.priced import Priced

@@ -8,7 +8,7 @@ from predictor.engines.launch import Launch
 from predictor.engines.launchers import LAUNCHERS
 from predictor.errors import unknown_name
 from predictor.models.base import Model
-from predictor.request.parallelism import INTERLEAVED, ONE_F_ONE_B, RING
+from predictor.request.options import INTERLEAVED, ONE_F_ONE_B, RING
 from predictor.request.words import recomputed
 from predictor.search.training.space import ParallelPlan
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from predictor.kernels.artifact import ArtifactSet, RooflineOnly
-from predictor.request.parallelism import INTERLEAVED, ONE_F_ONE_B
+from predictor.request.options import INTERLEAVED, ONE_F_ONE_B
 from predictor.request.request import Request
 from predictor.request.run import Run
 from predictor.search.training.space import ParallelPlan

@@ -23,7 +23,7 @@ from predictor.forecast.forecast import WithoutIntervals
 from predictor.graph import Graph
 from predictor.kernels.artifact import ArtifactSet, RooflineOnly
 from predictor.passes.pipeline import chunks_of
-from predictor.request.parallelism import NO_SHARD
+from predictor.request.options import NO_SHARD
 from predictor.request.request import Request
 from predictor.request.run import Run
 from predictor.search.training.cuts import recut

@@ -9,7 +9,7 @@ from typing import Any
 from predictor.errors import RequestError
 from predictor.hardware.system import SystemSpec, default_system, load_system
 from predictor.kernels.artifact import load_artifacts
-from predictor.request.parallelism import BREADTH_FIRST, GPIPE, HSDP, INTERLEAVED, NO_SHARD, ONE_F_ONE_B, SCHEDULES
+from predictor.request.options import BREADTH_FIRST, GPIPE, HSDP, INTERLEAVED, NO_SHARD, ONE_F_ONE_B, SCHEDULES
 from predictor.request.request import Request
 from predictor.request.run import Run
 from predictor.request.words import RECOMPUTES

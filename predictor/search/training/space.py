@@ -12,15 +12,8 @@ from predictor.errors import RequestError, unknown_name
 from predictor.hardware.system import SystemSpec
 from predictor.models.base import Model
 from predictor.passes.pipeline import chunks_of
-from predictor.request.options import OPTIONS
-from predictor.request.parallelism import (
-    BREADTH_FIRST,
-    GPIPE,
-    INTERLEAVED,
-    ONE_F_ONE_B,
-    RING,
-    Parallelism,
-)  # fmt: skip
+from predictor.request.options import BREADTH_FIRST, GPIPE, INTERLEAVED, ONE_F_ONE_B, OPTIONS, RING
+from predictor.request.parallelism import Parallelism
 from predictor.request.words import one_of, recomputed
 from predictor.search.training.cuts import near_even
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictor.engines.launch import divided
-from predictor.request.parallelism import BREADTH_FIRST, GPIPE, INTERLEAVED, ONE_F_ONE_B
+from predictor.request.options import BREADTH_FIRST, GPIPE, INTERLEAVED, ONE_F_ONE_B
 from predictor.request.run import Run
 from predictor.search.training.space import ParallelPlan
 from predictor.simulate.orders import order_of
