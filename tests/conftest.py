@@ -6,6 +6,7 @@ import atexit
 import gc
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,6 +43,9 @@ for name in ("LANGUAGE", *filter(lambda each: each.startswith("LC_"), list(os.en
     os.environ.pop(name, None)
 os.environ["LC_ALL"] = "C.UTF-8"  # messages of the C library in English, on every machine
 os.umask(0o022)
+# Hundreds of processes import the package: it is compiled once, not by each of them; so are the tests' assertions.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 os.environ["TILECAST_TRACKING_URI"] = "off"  # tests that track say so; none writes to the user's own store
 for name in ("NO_PROXY", "no_proxy"):  # servers of the tests are on loopback
     os.environ[name] = ",".join(["127.0.0.1", "localhost", *filter(None, [os.environ.get(name)])])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,17 @@ import pytest
 pytest.importorskip("torch")
 
 sys.path.insert(0, str(Path(__file__).parent))
-from microbench_runs import LIMIT_S, ROOT, collect_words, command, environment, microbench, quick_sweeps, report
+from microbench_runs import (  # fmt: skip
+    LIMIT_S,
+    ROOT,
+    collect_words,
+    command,
+    environment,
+    microbench,
+    quick_sweeps,
+    report,
+    with_ceilings,
+)
 
 from microbench.dataset import read
 
@@ -33,7 +44,7 @@ def cases_of(out: Path) -> list[str]:
 def parts(tmp_path_factory: pytest.TempPathFactory, sweeps: Path) -> Path:
     """Two nodes' data sets, collected by Slurm's script: an array of two tasks."""
     out = tmp_path_factory.mktemp("parts")
-    words = collect_words(out, sweeps, "--max-cases", 30, "--tracking-uri", "off", "--budget", "40s")
+    words = collect_words(out, sweeps, "--max-cases", 30, "--tracking-uri", "off", "--budget", "300s")
     words = words[1 : words.index("--out")] + words[words.index("--out") + 2 :]
     script = ROOT / "examples" / "slurm" / "collect.sbatch"
     folder = out / "bin"
@@ -41,6 +52,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory, sweeps: Path) -> Path:
     (folder / "python3").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     (folder / "python3").chmod(0o755)
     for task in ("1", "2"):
+        with_ceilings(out / f"part-{task}")
         more = {"SLURM_ARRAY_TASK_ID": task, "SLURM_ARRAY_TASK_COUNT": "2", "OUT": str(out)}
         path = os.pathsep.join([str(folder), os.environ["PATH"]])
         done = subprocess.run(["bash", script, *map(str, words)], env=environment(PATH=path, **more),
@@ -66,7 +78,7 @@ def test_parts_are_merged_into_one_data_set(parts: Path, tmp_path: Path) -> None
 def test_a_merged_data_set_is_gone_on_with(parts: Path, sweeps: Path, tmp_path: Path) -> None:
     microbench("merge", parts / "part-1", parts / "part-2", "--out", tmp_path / "all")
     words = collect_words(tmp_path / "all", sweeps, "--max-cases", 34, "--tracking-uri", "off", "--json")
-    assert json.loads(microbench(*words, "--budget", "60s").stdout)["cases"] == 34
+    assert json.loads(microbench(*words, "--budget", "300s").stdout)["cases"] == 34
     assert len(cases_of(tmp_path / "all")) == 34
 
 
@@ -77,7 +89,7 @@ def test_a_truncated_file_is_one_line_and_hides_no_other(parts: Path, sweeps: Pa
     path.write_bytes(path.read_bytes()[:-200])
     assert f"{path} cannot be read" in microbench("validate", out, status=1).stdout
     assert "broken: " in microbench("status", out).stdout
-    done = microbench(*collect_words(out, sweeps, "--max-cases", 30, "--tracking-uri", "off", "--budget", "40s"))
+    done = microbench(*collect_words(out, sweeps, "--max-cases", 30, "--tracking-uri", "off", "--budget", "300s"))
     assert "warning: softmax is left out" in done.stderr
     rows = {row["launcher"] for part in read(out) for row in part.all_rows}
     assert "elementwise" in rows and path.stat().st_size > 0  # the broken file is as it was
@@ -140,12 +152,16 @@ def cases_of_any(out: Path) -> list[str]:
         return []
 
 
-def test_the_first_session_goes_through_its_steps_and_loses_nothing(sweeps: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    words = ("first-run", "--device", "cpu", "--threads", 1, "--budget", "24s", "--sweeps", sweeps, "--out", out)
+def test_the_first_session_goes_through_its_steps_and_loses_nothing(tmp_path: Path) -> None:
+    """Few cases and a budget that they do not use up, on a busy machine neither: it ends when all are measured."""
+    sweeps, out = quick_sweeps(tmp_path / "sweeps"), with_ceilings(tmp_path / "out")
+    for path in sweeps.iterdir():
+        path.write_text(re.sub(r"points: \d+", "points: 8", path.read_text()))
+    words = ("first-run", "--device", "cpu", "--threads", 1, "--budget", "480s", "--sweeps", sweeps, "--out", out)
     done = microbench(*words)
     notes = json.loads((out / "first-run.json").read_text())
     steps = ["doctor", "launch overhead", "strata", "side by side", "kill and resume", "collection"]
     assert list(notes) == steps and not [step for step in steps if "failed" in notes[step]]
     assert notes["kill and resume"]["lost"] == 0 and notes["strata"]["rows"] >= notes["strata"]["strata"] == 6
+    assert notes["collection"]["left"] == 0
     assert f"[{len(steps)}/{len(steps)}] collection" in done.stdout and report(out)["valid"]

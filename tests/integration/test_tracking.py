@@ -280,10 +280,11 @@ def test_a_new_store_says_nothing_of_its_own(estimators: Path, tmp_path: Path) -
 
 def test_a_collection_is_a_run_without_being_asked(state: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="extra 'torch'")
-    from microbench_runs import collect_words, microbench, quick_sweeps
+    from microbench_runs import collect_words, microbench, quick_sweeps, with_ceilings
 
     place = {"TILECAST_TRACKING_URI": "", "TILECAST_STATE": str(state)}
-    microbench(*collect_words(tmp_path / "mine", quick_sweeps(tmp_path / "sweeps"), "--max-cases", 3), **place)
+    mine = with_ceilings(tmp_path / "mine")
+    microbench(*collect_words(mine, quick_sweeps(tmp_path / "sweeps"), "--max-cases", 3), **place)
     client = mlflow.MlflowClient(tracking_uri=tracking.resolve_uri(None))
     (found,) = client.search_runs([client.get_experiment_by_name(tracking.EXPERIMENT).experiment_id])
     assert found.info.run_name == "collect mine"
