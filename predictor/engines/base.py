@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from importlib import import_module
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from predictor.engines.boards import Boards, refusal
 from predictor.engines.memory import WHOLE, MemoryRule
@@ -41,6 +42,15 @@ SAMPLINGS = (*_CHOICES, *(f"{choice}{PENALTIES}" for choice in _CHOICES))
 CALL_RANGE_S = (4e-6, 12e-6)
 #: Passes of a model: over whole prompts (forward, train, prefill), or a decode step.
 PREFILL, DECODE = "prefill", "decode"
+
+
+def later(module: str, name: str) -> Callable[[], Any]:
+    """Gives what ``module`` of this folder has under ``name``, and reads the module when somebody first asks."""
+    return partial(_of_module, f"{__package__}.{module}", name)
+
+
+def _of_module(module: str, name: str) -> Any:
+    return getattr(import_module(module), name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +99,7 @@ class Engine:
     NVIDIA's boards, "" for ``kernels``. ``slower``: attention of a pass (`PREFILL`, `DECODE`) over that of the measured
     kernels, where an older release runs older ones. ``called``: other names of its software; ``samples``: a step that
     gives logits chooses its tokens on the GPU. ``vintages``: gives its releases, the oldest
-    first; a function, so that nobody who asks for no engine reads one. ``batching``: gives the class of the scheduler
+    first (`later`, so that nobody who asks for no engine reads one). ``batching``: gives the class of the scheduler
     that has such numbers (`predictor.engines.scheduling`); None where it serves no requests that arrive one by one.
     ``boards``: those that it runs on; empty for all. ``decoders_alone``: it has no model of an encoder-decoder of text;
     what its kernels would take is forecast all the same, and the answer says so.
@@ -170,10 +180,6 @@ class Engine:
             return decode if decodes and decode is not None else self.kernels
 
         return choose
-
-    def host_of(self, decode: bool) -> str:
-        """What the CPU does during a pass, one of `HOSTS`."""
-        return self.decode_host if decode else self.host
 
 
 @lru_cache(maxsize=64)

@@ -9,22 +9,9 @@ we understand its sources. Without padding linear layers work on the tokens alon
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from predictor.engines.base import DECODE, LAUNCHES, Engine, FusedEncoders
+from predictor.engines.base import DECODE, LAUNCHES, Engine, FusedEncoders, later
 from predictor.engines.boards import Boards
 from predictor.engines.tensorrt_llm.engine import NATIVE_LAUNCH_OVERHEAD_S, NATIVE_LAUNCH_RANGE_S
-
-if TYPE_CHECKING:
-    from predictor.engines.vintage import Vintage
-
-
-def vintages() -> tuple[Vintage, ...]:
-    """Its one release, the last of the project."""
-    from predictor.engines.fastertransformer.releases import VINTAGES
-
-    return VINTAGES
-
 
 #: Source: read in a build of 5.0 of June 2022, whose condition on compute capability, head and length it is.
 _FUSED = FusedEncoders(
@@ -40,6 +27,6 @@ ENGINES = (
         "fastertransformer", "trtllm", LAUNCHES, LAUNCHES, NATIVE_LAUNCH_OVERHEAD_S, NATIVE_LAUNCH_RANGE_S, serves=True,
         appends=(DECODE,), decodes_in_one_kernel=True, adds_qkv_bias=True, ends_in_sum=True, unpacks=False,
         samples=True, pads_attention=True,
-        fused_encoders=_FUSED, vintages=vintages, boards=BOARDS,
+        fused_encoders=_FUSED, vintages=later("fastertransformer.releases", "VINTAGES"), boards=BOARDS,
     ),
 )  # fmt: skip

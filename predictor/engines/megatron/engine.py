@@ -3,22 +3,9 @@ Python ahead of the GPU."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from predictor.engines.base import CALLS, Engine
+from predictor.engines.base import CALLS, Engine, later
 from predictor.engines.boards import Boards
 from predictor.engines.tensorrt_llm.engine import CUBLASLT
-
-if TYPE_CHECKING:
-    from predictor.engines.vintage import Vintage
-
-
-def vintages() -> tuple[Vintage, ...]:
-    """Its releases by age."""
-    from predictor.engines.megatron.releases import VINTAGES
-
-    return VINTAGES
-
 
 #: As recalled, unverified: megatron/fused_kernels/__init__.py (compute_70 at least); AMD's fork is ROCm/Megatron-LM.
 BOARDS = (
@@ -29,7 +16,7 @@ BOARDS = (
 ENGINES = (
     Engine(
         "megatron", host=CALLS, decode_host=CALLS, joins_dropout=True, views_heads=True, trains=True,
-        called=("megatron-lm", "megatron-deepspeed", "nemo"), vintages=vintages, given_narrow=CUBLASLT,
-        boards=BOARDS,
+        called=("megatron-lm", "megatron-deepspeed", "nemo"), vintages=later("megatron.releases", "VINTAGES"),
+        given_narrow=CUBLASLT, boards=BOARDS,
     ),
 )  # fmt: skip

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from predictor.engines.base import CAPTURED, Engine
+from predictor.engines.base import CAPTURED, Engine, later
 from predictor.engines.boards import Boards
 from predictor.engines.tensorrt_llm.engine import CUBLASLT
 from predictor.engines.vllm.engine import VLLM
-
-if TYPE_CHECKING:
-    from predictor.engines.vintage import Vintage
 
 #: Eager PyTorch runs the kernels of vLLM's unquantized path; its norms are its own, its collectives NCCL's. What no
 #: file of this folder describes is taken for it.
@@ -19,20 +15,10 @@ PYTORCH = replace(VLLM, name="pytorch", code=-1, runs=VLLM.name, norms=(), all_r
 
 LIBRARIES = (PYTORCH,)
 
-
-def _eager() -> tuple[Vintage, ...]:
-    from predictor.engines.pytorch.releases import EAGER_VINTAGES
-
-    return EAGER_VINTAGES
-
-
-def _compiled() -> tuple[Vintage, ...]:
-    from predictor.engines.pytorch.releases import COMPILE_VINTAGES
-
-    return COMPILE_VINTAGES
-
-
-EAGER = Engine("eager", fuses=False, called=("torch", "pytorch", "torch fsdp"), vintages=_eager, given_narrow=CUBLASLT)
+EAGER = Engine(
+    "eager", fuses=False, called=("torch", "pytorch", "torch fsdp"), given_narrow=CUBLASLT,
+    vintages=later("pytorch.releases", "EAGER_VINTAGES"),
+)  # fmt: skip
 #: Source: torch/utils/_triton.py and _inductor/scheduler.py ("too old to be supported by the triton GPU compiler"), as
 #: recalled, unverified.
 COMPILES = (
@@ -42,8 +28,8 @@ COMPILES = (
 )
 #: torch.compile with its launches captured (mode "reduce-overhead").
 COMPILE = Engine(
-    "compile", host=CAPTURED, decode_host=CAPTURED, called=EAGER.called, vintages=_compiled, given_narrow=CUBLASLT,
-    boards=COMPILES,
+    "compile", host=CAPTURED, decode_host=CAPTURED, called=EAGER.called, given_narrow=CUBLASLT, boards=COMPILES,
+    vintages=later("pytorch.releases", "COMPILE_VINTAGES"),
 )  # fmt: skip
 #: The model as a serving engine fuses it, captured whole: no engine's host. Kernels are those of vLLM's tables, whose
 #: unquantized layers call the libraries that PyTorch calls.

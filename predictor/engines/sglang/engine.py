@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from predictor.engines.base import CAPTURED, LAUNCHES, Engine
+from predictor.engines.base import CAPTURED, LAUNCHES, Engine, later
 from predictor.engines.boards import Boards
 from predictor.engines.library import (
     CUSTOM_ONE_SHOT,
@@ -32,7 +32,7 @@ from predictor.engines.tensorrt_llm.engine import generated_attention
 
 if TYPE_CHECKING:
     from predictor.engines.scheduling import Batching
-    from predictor.engines.vintage import Scheduler, Vintage
+    from predictor.engines.vintage import Scheduler
     from predictor.hardware.gpu import GPUSpec
 
 #: Triton's default tiles are two in all releases. Those up to 0.5.10 multiply the rows of other GPUs' experts, too.
@@ -85,13 +85,6 @@ BOARDS = (
 )
 
 
-def vintages() -> tuple[Vintage, ...]:
-    """Its releases, the oldest first."""
-    from predictor.engines.sglang.releases import VINTAGES
-
-    return VINTAGES
-
-
 def batching(rules: Scheduler) -> type[Batching]:
     """Its scheduler."""
     from predictor.engines.sglang.scheduler import PrefillFirst
@@ -102,7 +95,7 @@ def batching(rules: Scheduler) -> type[Batching]:
 ENGINES = (
     Engine(
         "sglang", "sglang", LAUNCHES, CAPTURED, serves=True, fp8_cache=True, memory=MEMORY,
-        decode_attention_of={"8.0": "vllm"}, samples=True, vintages=vintages,
+        decode_attention_of={"8.0": "vllm"}, samples=True, vintages=later("sglang.releases", "VINTAGES"),
         batching=batching, kernels_changed=ALL_REDUCES, boards=BOARDS,
         decoders_alone=True,  # source: docs/supported_models of 0.5 (unverified): generative models are decoders
     ),

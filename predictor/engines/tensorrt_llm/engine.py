@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from predictor.engines.base import CALLS, CAPTURED, Engine
+from predictor.engines.base import CALLS, CAPTURED, Engine, later
 from predictor.engines.boards import Boards
 from predictor.engines.library import (
     CUTLASS,
@@ -29,7 +29,7 @@ from predictor.hardware.gpu import GPUSpec
 
 if TYPE_CHECKING:
     from predictor.engines.scheduling import Batching
-    from predictor.engines.vintage import Scheduler, Vintage
+    from predictor.engines.vintage import Scheduler
 
 #: CPU time of one launch from C++: NVIDIA's "Getting Started with CUDA Graphs" (2019) shows 2 to 4 microseconds a
 #: kernel (unverified here).
@@ -88,13 +88,6 @@ TRTLLM = Library(
 )  # fmt: skip
 
 
-def vintages() -> tuple[Vintage, ...]:
-    """Its releases, the oldest first."""
-    from predictor.engines.tensorrt_llm.releases import VINTAGES
-
-    return VINTAGES
-
-
 def batching(rules: Scheduler) -> type[Batching]:
     """Its scheduler."""
     from predictor.engines.tensorrt_llm.scheduler import InFlight
@@ -114,7 +107,7 @@ ENGINES = (
     Engine(
         "tensorrt_llm", "trtllm", CALLS, CAPTURED, serves=True,
         rotates=True, fp8_cache=True, unpacks=False, memory=MEMORY, called=("trtllm", "tensorrt-llm"), samples=True,
-        vintages=vintages,
+        vintages=later("tensorrt_llm.releases", "VINTAGES"),
         batching=batching, boards=BOARDS,
     ),
 )  # fmt: skip

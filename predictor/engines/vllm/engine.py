@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from predictor.engines.base import CAPTURED, LAUNCHES, Engine
+from predictor.engines.base import CAPTURED, LAUNCHES, Engine, later
 from predictor.engines.boards import Boards
 from predictor.engines.library import (
     CUSTOM_ONE_SHOT,
@@ -32,7 +32,7 @@ from predictor.hardware.gpu import GPUSpec
 
 if TYPE_CHECKING:
     from predictor.engines.scheduling import Batching
-    from predictor.engines.vintage import Scheduler, Vintage
+    from predictor.engines.vintage import Scheduler
 
 #: The memory of CUDA graphs counts within the fraction from 0.24 on, before that it came on top.
 MEMORY = (
@@ -95,13 +95,6 @@ VLLM = Library(
 )  # fmt: skip
 
 
-def vintages() -> tuple[Vintage, ...]:
-    """Its releases, the oldest first."""
-    from predictor.engines.vllm.releases import VINTAGES
-
-    return VINTAGES
-
-
 def batching(rules: Scheduler) -> type[Batching]:
     """Its scheduler: that of the first engine core, which mixes nothing, or of the second."""
     from predictor.engines.vllm.scheduler import PromptsFirst, RunningFirst
@@ -120,8 +113,8 @@ BOARDS = (
 LIBRARIES = (VLLM,)
 ENGINES = (
     Engine(
-        "vllm", "vllm", LAUNCHES, CAPTURED, serves=True, fp8_cache=True, memory=MEMORY, samples=True, vintages=vintages,
-        batching=batching, boards=BOARDS,
+        "vllm", "vllm", LAUNCHES, CAPTURED, serves=True, fp8_cache=True, memory=MEMORY, samples=True,
+        vintages=later("vllm.releases", "VINTAGES"), batching=batching, boards=BOARDS,
         decoders_alone=True,  # source: docs/models/supported_models.md of 0.14 (unverified): Whisper alone, of speech
     ),
 )  # fmt: skip
