@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.data import dataset
-from predictor.data.frame import Frame
+from predictor.data.frame import Frame, texts
 from predictor.errors import RequestError, SpecError, TilecastError
 from predictor.files import outputs
 from predictor.files.extras import require
@@ -129,9 +129,8 @@ def operator_names(frame: Frame) -> npt.NDArray[Any]:
 
 def scheme_names(frame: Frame) -> npt.NDArray[Any]:
     """What a table of errors calls each row's number format: its quantization scheme, else its dtype."""
-    dtype = np.asarray(frame["dtype"].astype(str), dtype=object)
-    quant = np.asarray(frame["quant"].astype(object).fillna("").astype(str), dtype=object) if "quant" in frame else ""
-    return np.asarray(np.where(quant == "", dtype, quant), dtype=object)
+    quant = texts(frame, "quant")
+    return np.where(quant == "", texts(frame, "dtype"), quant).astype(object)
 
 
 def _supported(ops: npt.NDArray[Any], spec: GPUSpec) -> tuple[npt.NDArray[np.bool_], list[str]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +38,7 @@ def collective_rows(frame: Frame, gpu: GPUSpec) -> npt.NDArray[np.bool_]:
         return np.zeros(len(frame), dtype=bool)
     keep = (frame["op"].astype(str) == "collective") & (frame["link"].astype(str) == "pcie")
     keep &= frame["framework"].astype(str).isin(engines.libraries())
-    system = _systems(frame, gpu)
+    system = fit_collective.systems_of(frame)
     names, counts = np.unique(system[keep], return_counts=True)
     return np.asarray(keep & np.isin(system, names[counts >= FEWEST]), dtype=bool)
 
@@ -73,16 +72,10 @@ class SystemTrial(Trial):
 def system_trials(rows: Frame, board: AdaptedArtifact) -> Iterator[Trial]:
     """A trial for every system of the rows."""
     table = fit_collective.rows_of(rows, {board.gpu.id: board.gpu})
-    place, errors = table.system.astype(str), row_errors(rows)
+    place, errors = table.system, row_errors(rows)
     for system in np.unique(place).tolist():
         index = np.flatnonzero(place == system)
         yield SystemTrial(table.take(index), errors[index], board)
 
 
 calibrate_collective = partial(calibrated, system_trials)
-
-
-def _systems(frame: Frame, gpu: GPUSpec) -> npt.NDArray[Any]:
-    """(n,) the system of every row, as `fit_collective.rows_of` names it."""
-    system = frame["system"].astype(object).fillna("").astype(str).to_numpy()
-    return np.where(system == "", f"{gpu.id}-node", system).astype(str)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.data.dataset import ops_of
-from predictor.data.frame import Frame
+from predictor.data.frame import Frame, texts
 from predictor.engines import EAGER
 from predictor.engines.releases import is_version
 from predictor.errors import RequestError
@@ -71,21 +71,24 @@ class CollectiveRows(RowTable):
 def rows_of(frame: Frame, gpus: Mapping[str, GPUSpec]) -> CollectiveRows:
     """The rows of a frame (op collective) as the formula reads them; rows without a system count as the GPU's own."""
     batch = make_batch("collective", ops_of(frame))
-    gpu = frame["gpu"].astype(str).to_numpy()
-    names, index = np.unique(gpu.astype(str), return_inverse=True)
+    names, index = np.unique(texts(frame, "gpu"), return_inverse=True)
     links = CollectiveCalls.of(batch.columns)
-    named = frame["framework_version"].astype(str).tolist() if "framework_version" in frame else [""] * len(frame)
     libraries = [
         f"{name} {version}" if is_version(version) else name
-        for name, version in zip(frame["framework"].astype(str), named, strict=True)
+        for name, version in zip(*(texts(frame, c).tolist() for c in ("framework", "framework_version")), strict=True)
     ]
     kernels = OwnKernels.of(libraries, links.ranks)
-    system = frame["system"].astype(object).fillna("").astype(str).to_numpy()
     return CollectiveRows(
         links, of_rows([Device.sheet(gpus[name]) for name in names], index), kernels,
         np.log(np.asarray(frame["latency_ms"], dtype=np.float64) / 1e3),
-        np.where(system == "", np.char.add(gpu.astype(str), "-node"), system), _weights(frame),
+        systems_of(frame), _weights(frame),
     )  # fmt: skip
+
+
+def systems_of(frame: Frame) -> npt.NDArray[np.str_]:
+    """The system of every row, (n,): the GPU's own where a row names none."""
+    system = texts(frame, "system")
+    return np.where(system == "", np.char.add(texts(frame, "gpu"), "-node"), system)
 
 
 def _keys(frame: Frame) -> Frame:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor import engines
-from predictor.data.frame import Frame
+from predictor.data.frame import Frame, numbers, texts
 from predictor.data.sampling import cells, one_of_each, spread_out
 from predictor.data.schema import CUDA_GRAPH
 from predictor.engines import EAGER
@@ -144,7 +144,7 @@ def told_by_tiles(
 
 def gemm_rows(frame: Frame, gpu: GPUSpec) -> BoolArray:
     """Which rows calibrate the GEMM: a serving framework's, kernels of PyTorch's linear layers, and tile probes."""
-    probes = is_probe(frame) & np.isin(_text(frame, "dtype"), [name for name in TILE_DTYPES if gpu.supports(name)])
+    probes = is_probe(frame) & np.isin(texts(frame, "dtype"), [name for name in TILE_DTYPES if gpu.supports(name)])
     return library_rows(frame, gpu) | probes
 
 
@@ -155,24 +155,24 @@ HOPPER_PREFILL = ("sdpa_cudnn", "fa3")
 
 def library_rows(frame: Frame, gpu: GPUSpec) -> BoolArray:
     """The same without tile probes."""
-    in_layout = (_text(frame, "kind") == "linear") & (_text(frame, "layout") == "tn")
+    in_layout = (texts(frame, "kind") == "linear") & (texts(frame, "layout") == "tn")
     return _rows(frame, gpu, "gemm", _kernel_alone(frame) & in_layout) & ~is_probe(frame)
 
 
 def plain_products(frame: Frame) -> BoolArray:
     """(n,) True for linear layers without a scheme, in any dtype, whose kernel's time stands in the row."""
-    linear = (_text(frame, "op") == "gemm") & (_text(frame, "kind") == "linear") & (_text(frame, "layout") == "tn")
-    return linear & (_text(frame, "quant") == "") & _kernel_alone(frame) & ~is_probe(frame)
+    linear = (texts(frame, "op") == "gemm") & (texts(frame, "kind") == "linear") & (texts(frame, "layout") == "tn")
+    return linear & (texts(frame, "quant") == "") & _kernel_alone(frame) & ~is_probe(frame)
 
 
 def attention_rows(frame: Frame, gpu: GPUSpec) -> BoolArray:
     """The same for attention: PyTorch's fused kernel of the GPU's generation counts for prefill; decode in a framework
     reads a paged cache."""
     major = int((gpu.compute_capability or "0").partition(".")[0])
-    source = _text(frame, "kernel_source")
+    source = texts(frame, "kernel_source")
     of_kernel = np.isin(source, HOPPER_PREFILL) if major >= 9 else np.char.endswith(source, "flash")
-    of_kernel &= _number(frame, "q_len") > 1
-    return _rows(frame, gpu, "attention", _kernel_alone(frame) & of_kernel) & (_text(frame, "phase") != "backward")
+    of_kernel &= numbers(frame, "q_len") > 1
+    return _rows(frame, gpu, "attention", _kernel_alone(frame) & of_kernel) & (texts(frame, "phase") != "backward")
 
 
 def moe_rows(frame: Frame, gpu: GPUSpec) -> BoolArray:
@@ -181,31 +181,18 @@ def moe_rows(frame: Frame, gpu: GPUSpec) -> BoolArray:
 
 
 def _rows(frame: Frame, gpu: GPUSpec, op: str, eager: BoolArray) -> BoolArray:
-    framework = _text(frame, "framework")
-    supported = np.isin(_text(frame, "dtype"), [name for name in ROW_DTYPES if gpu.supports(name)])
+    framework = texts(frame, "framework")
+    supported = np.isin(texts(frame, "dtype"), [name for name in ROW_DTYPES if gpu.supports(name)])
     measured = np.isin(framework, [library.name for library in engines.measured()])
     served = measured | ((framework == EAGER.kernels) & eager)
-    return np.asarray((_text(frame, "op") == op) & supported & served & expressible(frame), dtype=bool)
+    return np.asarray((texts(frame, "op") == op) & supported & served & expressible(frame), dtype=bool)
 
 
 def _kernel_alone(frame: Frame) -> BoolArray:
     """(n,) True for warm rows without the host's time in them: replayed graphs, and calls far longer than a launch."""
-    long = _number(frame, "latency_ms") * 1e-3 >= ABOVE_HOST_S
-    alone: BoolArray = (_text(frame, "cache_state") == "warm") & ((_text(frame, "protocol") == CUDA_GRAPH) | long)
+    long = numbers(frame, "latency_ms") * 1e-3 >= ABOVE_HOST_S
+    alone: BoolArray = (texts(frame, "cache_state") == "warm") & ((texts(frame, "protocol") == CUDA_GRAPH) | long)
     return alone
-
-
-def _text(frame: Frame, name: str) -> npt.NDArray[np.str_]:
-    """A column of text, (n,): empty where the file, which may hold other operators alone, has no such column."""
-    if name not in frame:
-        return np.full(len(frame), "", dtype=np.str_)
-    return np.asarray(frame[name].astype(object).fillna("").astype(str), dtype=np.str_)
-
-
-def _number(frame: Frame, name: str) -> FloatArray:
-    if name not in frame:
-        return np.full(len(frame), np.nan)
-    return np.asarray(frame[name].astype(float), dtype=np.float64)
 
 
 def trials_of(

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor import engines
-from predictor.data.frame import Frame
+from predictor.data.frame import Frame, numbers, texts
 from predictor.engines.library import EXPERT_KERNELS, TABLES_WORD, TRITON
 from predictor.engines.releases import age, is_version
 from predictor.formats.dtypes import bytes_of
@@ -55,13 +55,13 @@ class VariantRows(RowTable):
 
 def expressible(frame: Frame) -> npt.NDArray[np.bool_]:
     """(n,) True for rows that an operator can ask for: without a quantization scheme, or with one of `SCHEMES`."""
-    return np.asarray(np.isin(_quant(frame), ["", *SCHEMES]), dtype=bool)
+    return np.asarray(np.isin(texts(frame, "quant"), ["", *SCHEMES]), dtype=bool)
 
 
 def gemm_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[VariantRows]:
     """Parts of rows with op gemm, by GPU, framework and variant; rows that no operator can say are left out."""
     frame = _kept(frame)
-    for (gpu, framework, dtype, quant), rows in _groups(frame, gpus, {"quant": _quant(frame)}):
+    for (gpu, framework, dtype, quant), rows in _groups(frame, gpus, {"quant": texts(frame, "quant")}):
         batch, m, n, k = (_floats(rows, name) for name in ("batch", "m", "n", "k"))
         sizes = activation_bytes(dtype, quant), weight_bytes(dtype, quant)
         blocked = quant == serving_gemm.BLOCKED
@@ -133,7 +133,7 @@ def attention_for_all(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Var
 def moe_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[VariantRows]:
     """Parts of rows with op moe, by GPU, framework and variant."""
     frame = _kept(frame)
-    for (gpu, framework, dtype, quant), rows in _groups(frame, gpus, {"quant": _quant(frame)}):
+    for (gpu, framework, dtype, quant), rows in _groups(frame, gpus, {"quant": texts(frame, "quant")}):
         names = ("tokens", "hidden", "intermediate", "experts", "top_k")
         gated = _gated(rows)
         columns = [_floats(rows, name) for name in names]
@@ -172,16 +172,12 @@ def moe_by_kernel(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Variant
     rows teach what today's do alike: some multiplied the rows of other GPUs' experts, too, or have layers without a
     gate take as long as with one (`TritonExperts`).
     """
-    names = frame["kernel_source"].astype(object).fillna("").astype(str) if "kernel_source" in frame else None
-    kernels = np.full(len(frame), "", dtype=object)
-    if names is not None:
-        kernel_by_name = {
-            name: next((k for k in EXPERT_KERNELS if TABLES_WORD.get(k, k) in name), "") for name in names.unique()
-        }
-        kernels = names.map(kernel_by_name).to_numpy(dtype=object)
+    names = texts(frame, "kernel_source").tolist()
+    kernel_of = {name: next((k for k in EXPERT_KERNELS if TABLES_WORD.get(k, k) in name), "") for name in set(names)}
+    kernels = np.array([kernel_of[name] for name in names], dtype=np.str_)
     ages, alike = _releases(frame)
-    alike |= ~np.isin(kernels.astype(str), [TRITON, ""])  # a plain "fused_moe" is Triton's
-    for known, behind in sorted(set(zip(kernels.astype(str), ages.tolist(), strict=True))):
+    alike |= ~np.isin(kernels, [TRITON, ""])  # a plain "fused_moe" is Triton's
+    for known, behind in sorted(set(zip(kernels.tolist(), ages.tolist(), strict=True))):
         for part in moe_parts(frame[(kernels == known) & (ages == behind) & alike], gpus):
             framework, name = part.path.split("|")
             library = engines.library(framework)
@@ -247,12 +243,6 @@ def _groups(frame: Frame, gpus: Mapping[str, GPUSpec], extra: Mapping[str, Any])
             yield key, frame.iloc[np.sort(rows)]
 
 
-def _quant(frame: Frame) -> npt.NDArray[np.str_]:
-    if "quant" not in frame:
-        return np.full(len(frame), "", dtype=object).astype(str)
-    return np.asarray(frame["quant"].astype(object).fillna("").astype(str), dtype=str)
-
-
 def _phases(rows: Frame) -> npt.NDArray[np.str_]:
     heads, kv_heads, head_dim = (_floats(rows, name) for name in ("heads", "kv_heads", "head_dim"))
     decode = _floats(rows, "q_len") == 1
@@ -268,15 +258,12 @@ def _shared(rows: Frame) -> npt.NDArray[np.bool_]:
 
 def _cold(rows: Frame) -> FloatArray:
     """1 for decode steps that found nothing of the KV cache in L2, (n,)."""
-    if "cache_state" not in rows:
-        return np.zeros(len(rows))
-    cold = rows["cache_state"].astype(str).to_numpy() == "cold"
-    return (cold & (_floats(rows, "q_len") == 1)).astype(np.float64)
+    return ((texts(rows, "cache_state") == "cold") & (_floats(rows, "q_len") == 1)).astype(np.float64)
 
 
 def _value_width(rows: Frame) -> FloatArray:
     """Head width of the values, (n,): the queries' unless the row says otherwise."""
-    width = np.nan_to_num(_floats(rows, "v_head_dim")) if "v_head_dim" in rows else np.zeros(len(rows))
+    width = np.nan_to_num(numbers(rows, "v_head_dim"))
     return np.where(width > 0, width, _floats(rows, "head_dim"))
 
 
