@@ -108,17 +108,13 @@ def print_plans(plans: PricedPlans, most: int, console: Console, enough: FewestG
     if best:
         print_table(console, columns, rows)
         console.print()
-    say(console, f"{plans.legal:,} plans are legal, {len(plans.fitting):,} fit in {_memory(plans)}")
+    usable = plans.priced[0].usable_bytes / _GIB
+    say(console, f"{plans.legal:,} plans are legal, {len(plans.fitting):,} fit in {usable:.1f} GiB a GPU")
     if not best:
         near = least(plans)
         missing = (near.memory_bytes - near.usable_bytes) / _GIB
         words = f"none fits: {near.plan.label} needs the least memory, {missing:.1f} GiB more than a GPU may use"
         say(console, words if enough is None else f"{words}; {enough}")
-
-
-def _memory(plans: PricedPlans) -> str:
-    usable = plans.priced[0].usable_bytes / _GIB
-    return f"{usable:.1f} GiB a GPU"
 
 
 # --------------------------------------------------------------------------------------------------------- explained

@@ -54,11 +54,6 @@ class Times:
     end_s: Floats
     done_s: Floats
 
-    @property
-    def bubble_share(self) -> Floats:
-        """What of the step a stage idles on average where messages are free."""
-        return self.bubble_s / np.where(self.step_s > 0.0, self.step_s, 1.0)
-
 
 class _Tables:
     """What every kind of unit (`Order.kinds`) takes, of shape (kinds, plans): ``seconds`` of compute, until its stage

@@ -46,10 +46,6 @@ class Segment:
     gaps_s: FloatArray | float = 0.0
 
 
-#: Time of a pass over the GPU's own from which on the pass counts as launch-bound. Chosen by hand, not from data.
-LAUNCH_BOUND = 1.05
-
-
 @dataclass(frozen=True, slots=True)
 class Timeline:
     """Total of a pass, and what each side alone would take, in seconds."""
@@ -57,11 +53,6 @@ class Timeline:
     total_s: float
     gpu_s: float
     cpu_s: float
-
-    @property
-    def launch_bound(self) -> bool:
-        """True where the GPU waits for the CPU for more than a twentieth of the time."""
-        return self.total_s > LAUNCH_BOUND * self.gpu_s
 
 
 def in_a_row(blocks: Iterable[tuple[float, int]]) -> Timeline:
