@@ -22,10 +22,10 @@ def seconds(text: str) -> float:
 
 def names(text: str) -> tuple[str, ...]:
     """ "gemm,attention" -> ("gemm", "attention"). Raises RequestError where it is empty."""
-    found = tuple(part.strip() for part in text.split(",") if part.strip())
-    if not found:
+    parts = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not parts:
         raise RequestError(f"{text!r} names nothing: expected names with commas between them")
-    return found
+    return parts
 
 
 def part(text: str) -> tuple[int, int]:

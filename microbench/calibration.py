@@ -169,31 +169,31 @@ def choose(cases: Sequence[Case], target: Target, rows: int) -> dict[CaseGroup, 
     """
     if not FEWEST <= rows <= MOST:
         raise RequestError(f"{rows} rows to calibrate with: expected {FEWEST} to {MOST} for each estimator")
-    found = {group: [case for case in cases if group.takes(case, target)] for group in GROUPS}
-    found = {group: own for group, own in found.items() if own}
-    if not found:
+    taken = {group: [case for case in cases if group.takes(case, target)] for group in GROUPS}
+    taken = {group: of_group for group, of_group in taken.items() if of_group}
+    if not taken:
         raise RequestError(
             f"the sweeps have no case on {target.id} that an estimator is calibrated with: expected linear layers or"
             " flash attention in bf16, linear layers in fp8, or gemm, elementwise, softmax, norm in fp32"
         )
     chosen: dict[CaseGroup, list[Case]] = {}
-    for estimator in dict.fromkeys(group.estimator for group in found):
-        groups = [group for group in found if group.estimator == estimator]
+    for estimator in dict.fromkeys(group.estimator for group in taken):
+        groups = [group for group in taken if group.estimator == estimator]
         for place, group in enumerate(groups):
             share = rows // len(groups) + (place < rows % len(groups))
-            chosen[group] = _informative(found[group], share)
+            chosen[group] = _informative(taken[group], share)
     return chosen
 
 
 def bought(chosen: Mapping[CaseGroup, Sequence[Case]]) -> list[dict[str, str | int]]:
     """What the rows of each group buy: ``estimator``, ``group``, ``rows``, ``brings``."""
-    found: list[dict[str, str | int]] = []
+    groups: list[dict[str, str | int]] = []
     for group, cases in chosen.items():
         known = EVIDENCE.get(group.name)
         every = sum(len(rows) for other, rows in chosen.items() if other.estimator == group.estimator)
         brings = known.says(every if known.whole else len(cases)) if known else NO_EVIDENCE
-        found.append({"estimator": group.estimator, "group": group.name, "rows": len(cases), "brings": brings})
-    return found
+        groups.append({"estimator": group.estimator, "group": group.name, "rows": len(cases), "brings": brings})
+    return groups
 
 
 def in_turns(chosen: Mapping[CaseGroup, Sequence[Case]]) -> list[Case]:

@@ -91,10 +91,10 @@ def op_cells(op: Op) -> dict[str, Any]:
 
 @functools.cache
 def _first_fields() -> dict[str, list[str]]:
-    found: dict[str, list[str]] = read_yaml_file(
+    fields: dict[str, list[str]] = read_yaml_file(
         Path(__file__).parent / "first_fields.yaml", "lists of fields by operator"
     )
-    return found
+    return fields
 
 
 def op_from(cells: Mapping[str, Any]) -> Op:

@@ -46,25 +46,25 @@ def cases(target: Target, cache_bytes: int) -> list[Case]:
     if target.kind == "cpu":  # it fills and checks them slowly; a copy of four caches passes eight
         big = min(4 * cache_bytes, int(target.memory_bytes // 16))
     matmul = _MATMUL[target.kind]
-    wanted: list[tuple[str, str, int]] = [
+    sizes: list[tuple[str, str, int]] = [
         ("copy", "fp32", big),
         ("matmul", "fp32", matmul[0]),
         ("copy", "fp32", cache_bytes // 8),
         *(("matmul", dtype, matmul[0]) for dtype in _DTYPES[target.kind]),
         ("read", "fp32", big),
     ]
-    wanted += [("matmul", dtype, size) for size in matmul[1:] for dtype in _DTYPES[target.kind]]
+    sizes += [("matmul", dtype, size) for size in matmul[1:] for dtype in _DTYPES[target.kind]]
     cached = [cache_bytes // share for share in (2, 8, 32)] + [256 * 1024, 32 * 1024]
-    wanted += [(kind, "fp32", size) for kind in ("read", "copy") for size in cached]
-    wanted += [("launch", "fp32", 1024), ("dispatch", "fp32", 1)]
-    found = []
-    for kind, dtype, size in dict.fromkeys(wanted):
+    sizes += [(kind, "fp32", size) for kind in ("read", "copy") for size in cached]
+    sizes += [("launch", "fp32", 1024), ("dispatch", "fp32", 1)]
+    probes = []
+    for kind, dtype, size in dict.fromkeys(sizes):
         protocol = "eager_events" if kind == "dispatch" else target.protocols[0]
         case = Case("ceiling", Ceiling(dtype, kind, size), (), "warm", protocol)
         # A product may take ten times as long as a case of a sweep: it is the sustained rate that is asked for.
         if not refusal(case, target) and target.seconds(case) < 0.5:
-            found.append(case)
-    return found + _sustained(found, target)
+            probes.append(case)
+    return probes + _sustained(probes, target)
 
 
 def _sustained(cases: list[Case], target: Target) -> list[Case]:
@@ -177,11 +177,11 @@ def lifts(rows: Iterable[Mapping[str, Any]], spec: GPUSpec) -> dict[str, tuple[f
 
     Only up to RAISE_LIMIT times the present ceiling: what is faster than that is reported by `validate`.
     """
-    found: dict[str, tuple[float, str]] = {}
+    raised: dict[str, tuple[float, str]] = {}
 
     def offer(key: str, rate: float, present: float, case: str) -> None:
-        if present < rate <= RAISE_LIMIT * present and rate > found.get(key, (0.0, ""))[0]:
-            found[key] = (rate, case)
+        if present < rate <= RAISE_LIMIT * present and rate > raised.get(key, (0.0, ""))[0]:
+            raised[key] = (rate, case)
 
     for row in rows:
         if row.get("op") in (None, "ceiling") or row.get("flag") or "dtype" not in row or "latency_ms" not in row:
@@ -197,7 +197,7 @@ def lifts(rows: Iterable[Mapping[str, Any]], spec: GPUSpec) -> dict[str, tuple[f
         offer(key, op.flops() / seconds, compute, case)
         offer("memory", max(0.0, moved - spec.l2_bytes) / seconds, spec.memory_bandwidth, case)
         offer("cache", moved / seconds, spec.l2_bandwidth, case)
-    return found
+    return raised
 
 
 def row_op(row: Mapping[str, Any]) -> Any:

@@ -108,8 +108,8 @@ class Collection:
             self._lock_clocks(worker)
         if dead and not self._lanes:
             raise dead[0]
-        for one in dead:
-            self._warn(f"{one}; the others go on")
+        for dead_lane in dead:
+            self._warn(f"{dead_lane}; the others go on")
         for store in self._stores.values():
             for op, why in store.broken.items():
                 self._warn(f"{op} is left out: {why}; move the file away to measure it anew")
@@ -132,19 +132,19 @@ class Collection:
         if request.engine == "ray":
             from microbench.ray_engine import remote_workers
 
-            found: list[tuple[BenchWorker, BenchWorker | None]] = [(worker, None) for worker in remote_workers(request)]
+            pairs: list[tuple[BenchWorker, BenchWorker | None]] = [(worker, None) for worker in remote_workers(request)]
         else:
             apart = request.device == "cuda" and request.settings.get("profile", True)
-            found = []
+            pairs = []
             for entry in visible(request.device):
                 worker = BenchWorker(request.device, entry, request.threads, request.settings)
                 named = (request.device, entry, 0, request.settings, "microbench.profile_worker")
-                found.append((worker, BenchWorker(*named) if apart else None))
-        for worker, profiler in found:
-            for one in filter(None, (worker, profiler)):
-                self._workers.append(one)
-                one.spawn()
-        return found
+                pairs.append((worker, BenchWorker(*named) if apart else None))
+        for worker, profiler in pairs:
+            for process in filter(None, (worker, profiler)):
+                self._workers.append(process)
+                process.spawn()
+        return pairs
 
     def _warn(self, text: str) -> None:
         self._warnings.append(text)
@@ -182,7 +182,7 @@ class Collection:
     def _ceilings(self) -> None:
         """The ceilings, by the first worker of each kind of board; then the device file where it is needed."""
         for store in self._stores.values():
-            lane = next((one for one in self._lanes if one.store is store and one.error is None), None)
+            lane = next((lane for lane in self._lanes if lane.store is store and lane.error is None), None)
             if lane is None:
                 continue
             ends = self._budget.ceilings_end()
@@ -191,14 +191,14 @@ class Collection:
                 if self._stop.is_set() or not (needed or self._budget.clock() < ends):
                     break
                 if store.wants(case, self.request.retry_failures):
-                    self._runner.one(lane, case, needed=needed)
+                    self._runner.measure(lane, case, needed=needed)
             self._write_device(lane)
 
     def _ceiling_cases(self, lane: Lane) -> list[Case]:
         """Those that a device file cannot be made without, and of the others this part's."""
-        found = ceilings.cases(target_of(lane.facts, len(self._lanes)), int(lane.facts["cache_bytes"]))
+        probes = ceilings.cases(target_of(lane.facts, len(self._lanes)), int(lane.facts["cache_bytes"]))
         needed = ceilings.NEEDED
-        return found[:needed] + [case for case in found[needed:] if self.request.takes(case)]
+        return probes[:needed] + [case for case in probes[needed:] if self.request.takes(case)]
 
     def _write_device(self, lane: Lane) -> None:
         store = lane.store
@@ -217,10 +217,10 @@ class Collection:
             if device not in queues:
                 target = target_of(lane.facts, len(self._lanes))
                 cases = self._cases(target)
-                wanted = [c for c in cases if lane.store.wants(c, self.request.retry_failures)]
+                queued = [c for c in cases if lane.store.wants(c, self.request.retry_failures)]
                 summary.cases += len(cases)
-                queues[device] = deque(wanted)
-                self._first_round[device] = _distinct(wanted)
+                queues[device] = deque(queued)
+                self._first_round[device] = _distinct(queued)
             lane.queue = queues[device]
         self._budget.set_up()
         todo = sum(len(queue) for queue in queues.values())
@@ -278,7 +278,7 @@ class Collection:
             try:
                 samples_s = self._budget.samples_s(self._first_round[lane.store.device])
                 self._first_round[lane.store.device] -= 1
-                deaths = deaths + 1 if self._runner.one(lane, case, samples_s) else 0
+                deaths = deaths + 1 if self._runner.measure(lane, case, samples_s) else 0
                 if deaths >= _DEATHS:
                     raise WorkerError(f"{lane.store.device}: {deaths} workers died one after the other: given up")
             except TilecastError as error:
@@ -294,9 +294,9 @@ class Collection:
     def _with_collectives(self) -> bool:
         """Whether there are boards of one kind to measure collectives over, and they are asked for."""
         request = self.request
-        wanted = request.ops is None or "collective" in request.ops
-        wanted &= request.cases is None and request.calibration_rows is None and request.engine == "local"
-        return wanted and sum(lane.error is None for lane in self._lanes) >= 2 and len(self._stores) == 1
+        asked = request.ops is None or "collective" in request.ops
+        asked &= request.cases is None and request.calibration_rows is None and request.engine == "local"
+        return asked and sum(lane.error is None for lane in self._lanes) >= 2 and len(self._stores) == 1
 
     def _collectives(self) -> TilecastError | None:
         """Collectives need boards together: a process a rank, so many as the case has, when no other is at work."""
@@ -340,8 +340,8 @@ class Collection:
             lane = next(lane for lane in self._lanes if lane.store is store)
             lacking = {case.launcher for case in lane.queue} - {str(row["launcher"]) for row in rows}
             summary.without_rows = sorted({*summary.without_rows, *lacking})
-            again = self.request.retry_failures
-            summary.ceilings_left += sum(store.wants(case, again) for case in self._ceiling_cases(lane))
+            retried = self.request.retry_failures
+            summary.ceilings_left += sum(store.wants(case, retried) for case in self._ceiling_cases(lane))
 
     def _unlock_clocks(self) -> None:
         if self.request.lock_clocks_hz is None:
@@ -372,12 +372,12 @@ def visible(kind: str) -> Sequence[str]:
         return ("",)
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None:
-        found = [entry.strip() for entry in named.split(",") if entry.strip()]
+        entries = [entry.strip() for entry in named.split(",") if entry.strip()]
     else:
-        found = [str(index) for index in range(nvml.count())]
-    if not found:
+        entries = [str(index) for index in range(nvml.count())]
+    if not entries:
         raise RequestError("no NVIDIA GPU is visible here: expected one, or --device cpu for this machine's processor")
-    return found
+    return entries
 
 
 def _distinct(cases: Sequence[Case]) -> int:

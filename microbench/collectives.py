@@ -45,7 +45,7 @@ class Links:
 
 def network(cards: Path = Path("/sys/class/infiniband")) -> tuple[str, float]:
     """Names of the InfiniBand and RoCE ports that are up, and bytes/s in one direction of all; ("", 0.0) for none."""
-    found, total = [], 0.0
+    ports, total = [], 0.0
     for port in sorted(cards.glob("*/ports/*")):
         try:
             up = _ACTIVE in (port / "state").read_text()
@@ -53,9 +53,9 @@ def network(cards: Path = Path("/sys/class/infiniband")) -> tuple[str, float]:
         except (OSError, ValueError, IndexError):
             continue
         if up:
-            found.append(f"{port.parent.parent.name} {gbit:g} Gbit/s")
+            ports.append(f"{port.parent.parent.name} {gbit:g} Gbit/s")
             total += gbit * _GBIT_BYTES
-    return ", ".join(found), total
+    return ", ".join(ports), total
 
 
 def between(
@@ -63,8 +63,8 @@ def between(
 ) -> list[Case]:  # fmt: skip
     """The sweep's cases for so many ranks over ``links``; of a number that it does not name, all its shapes."""
     every = sweep.build(replace(target, gpus=2**20), ("collective",), dtypes, sweeps).cases
-    own = [case for case in every if getattr(case.op, "ranks", 0) == ranks] or every
-    made = (links.on(replace(case, op=replace(case.op, ranks=ranks))) for case in own)  # type: ignore[call-arg]
+    of_size = [case for case in every if getattr(case.op, "ranks", 0) == ranks] or every
+    made = (links.on(replace(case, op=replace(case.op, ranks=ranks))) for case in of_size)  # type: ignore[call-arg]
     return list({case.id: case for case in made}.values())
 
 
@@ -73,7 +73,7 @@ def in_node(request: CollectionRequest, lanes: Sequence[Lane]) -> list[Lane]:
 
     Raises RequestError where the driver does not say how the boards are joined.
     """
-    first, found = lanes[0], []
+    first, made = lanes[0], []
     entries = [lane.worker.visible for lane in lanes]
     boards = [nvml.entry_board(entry) for entry in entries]
     for ranks in (n for n in (2, 4, 8) if n <= len(entries)):
@@ -81,9 +81,9 @@ def in_node(request: CollectionRequest, lanes: Sequence[Lane]) -> list[Lane]:
         if not link:
             raise RequestError("collectives are left out: the driver does not say how the boards are joined")
         cases = between(target_of(first.facts, len(lanes)), ranks, Links(link), request.sweeps, request.dtypes)
-        wanted = deque(c for c in cases if first.store.wants(c, request.retry_failures) and request.takes(c))
-        if wanted:
-            found.append(
-                Lane(RankGroup("cuda", entries[:ranks], 0, request.settings), first.facts, first.store, wanted)
+        missing = deque(c for c in cases if first.store.wants(c, request.retry_failures) and request.takes(c))
+        if missing:
+            made.append(
+                Lane(RankGroup("cuda", entries[:ranks], 0, request.settings), first.facts, first.store, missing)
             )
-    return found
+    return made

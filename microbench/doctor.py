@@ -110,8 +110,8 @@ def boards(entries: Sequence[str]) -> list[Finding]:
 
 
 def _board(entry: str, board: nvml.Nvml) -> list[Finding]:
-    def about(name: str, bad: bool, found: object, do: str) -> Finding:
-        return Finding(f"GPU {entry} {name}", WARN if bad else OK, str(found), do if bad else "")
+    def about(name: str, bad: bool, seen: object, do: str) -> Finding:
+        return Finding(f"GPU {entry} {name}", WARN if bad else OK, str(seen), do if bad else "")
 
     now, most = board.clock_hz() or 0.0, board.max_clock_hz() or 0.0
     persistence, ecc, mig = (board.setting(name) for name in ("PersistenceMode", "EccMode", "MigMode"))
@@ -144,12 +144,12 @@ def answers(target: Target, cache_bytes: int) -> dict[str, Case]:
     attended = Attention("bf16", 2, 16, 16, 4096, 4096, 128, causal=True) if target.kind == "cuda" else Attention(
         "fp32", 1, 4, 4, 256, 256, 64, causal=True)  # fmt: skip
     others = ("flash", "cudnn") if target.kind == "cuda" else ("flash", "math")
-    wanted = {
+    cases_by_name = {
         "gemm": Case("ceiling", Ceiling(dtype, "matmul", size), (), "warm", protocol),
         "copy": Case("ceiling", Ceiling("fp32", "copy", moved), (), "warm", protocol),
         **{name: Case("attention", attended, (("impl", name),), "warm", protocol) for name in others},
     }
-    return {name: case for name, case in wanted.items() if not refusal(case, target)}
+    return {name: case for name, case in cases_by_name.items() if not refusal(case, target)}
 
 
 def judge(gpu: str, rows: Mapping[str, Mapping[str, Any]], folder: Path = Path()) -> list[Finding]:
@@ -176,9 +176,9 @@ def judge(gpu: str, rows: Mapping[str, Mapping[str, Any]], folder: Path = Path()
 
 
 def _share(name: str, share: float, low: float, high: float, of: str) -> Finding:
-    found = f"{share * 100:.0f} % {of} (expected {low * 100:.0f} to {high * 100:.0f} %)"
+    seen = f"{share * 100:.0f} % {of} (expected {low * 100:.0f} to {high * 100:.0f} %)"
     if share > high:
-        return Finding(name, FAIL, found, "faster than it can be: the timing is wrong; do not collect")
+        return Finding(name, FAIL, seen, "faster than it can be: the timing is wrong; do not collect")
     if share < low:
-        return Finding(name, WARN, found, "slow: clocks, power limit, other processes, or a poor kernel")
-    return Finding(name, OK, found)
+        return Finding(name, WARN, seen, "slow: clocks, power limit, other processes, or a poor kernel")
+    return Finding(name, OK, seen)

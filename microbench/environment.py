@@ -84,11 +84,11 @@ def versions() -> dict[str, str]:
     """Versions of the packages that matter, where they are installed; without importing them."""
     from importlib.metadata import PackageNotFoundError, version
 
-    found = {}
+    by_package = {}
     libraries = (f"nvidia-{name}{cuda}" for name in ("cublas", "cudnn", "nccl") for cuda in ("", "-cu12", "-cu13"))
     for name in ("torch", "triton", "numpy", "pyarrow", "transformers", *libraries):
         try:
-            found[name] = version(name)
+            by_package[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return by_package

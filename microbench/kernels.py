@@ -78,33 +78,33 @@ def from_trace(events: Iterable[dict[str, Any]], kind: str) -> dict[str, Any]:
     if not kernels:
         return {}
     longest = max(kernels, key=lambda event: (event["cat"] == "kernel", float(event.get("dur", 0))))
-    found: dict[str, Any] = {"kernel_name": str(longest["name"])[:_NAME_LIMIT], "kernel_count": len(kernels)}
+    columns: dict[str, Any] = {"kernel_name": str(longest["name"])[:_NAME_LIMIT], "kernel_count": len(kernels)}
     arguments = longest.get("args", {})
     for ours in ("grid", "block"):
         sizes = arguments.get(ours)
         if isinstance(sizes, list) and len(sizes) == 3:
-            found |= {f"{ours}_{axis}": int(size) for axis, size in zip("xyz", sizes, strict=True)}
+            columns |= {f"{ours}_{axis}": int(size) for axis, size in zip("xyz", sizes, strict=True)}
     for theirs, ours in _LAUNCH_ARGUMENTS.items():
         if theirs in arguments:
-            found[ours] = int(arguments[theirs])
-    return found
+            columns[ours] = int(arguments[theirs])
+    return columns
 
 
 def _from_operators(events: list[dict[str, Any]]) -> dict[str, Any]:
     """The operator with the longest time of its own (without the operators that it called)."""
     if not events:
         return {}
-    own = _own_times(events)
+    own_times = _own_times(events)
     # A span of the autograd engine (its dispatch, its node) computes nothing, though on a busy processor it can last
     # longer than the operator within; it names the row only where no operator was seen.
-    longest = max(range(len(events)), key=lambda i: (_is_operator(str(events[i]["name"])), own[i]))
+    longest = max(range(len(events)), key=lambda i: (_is_operator(str(events[i]["name"])), own_times[i]))
     return {"kernel_name": str(events[longest]["name"])[:_NAME_LIMIT], "kernel_count": 1}
 
 
 def _own_times(events: list[dict[str, Any]]) -> list[float]:
     """The time of every span less that of the spans within it, which are of the same thread."""
     spans = [(float(event["ts"]), float(event.get("dur", 0))) for event in events]
-    own = [duration for _, duration in spans]
+    remaining = [duration for _, duration in spans]
     for thread in {str(event.get("tid")) for event in events}:
         mine = [i for i, event in enumerate(events) if str(event.get("tid")) == thread]
         around: list[int] = []
@@ -112,9 +112,9 @@ def _own_times(events: list[dict[str, Any]]) -> list[float]:
             while around and sum(spans[around[-1]]) <= spans[i][0]:
                 around.pop()
             if around:
-                own[around[-1]] -= spans[i][1]
+                remaining[around[-1]] -= spans[i][1]
             around.append(i)
-    return own
+    return remaining
 
 
 def _is_operator(name: str) -> bool:

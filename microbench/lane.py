@@ -80,7 +80,7 @@ class Runner:
     not_tried: int = 0
     _begun: Counter[str] = field(default_factory=Counter)
 
-    def one(self, lane: Lane, case: Case, samples_s: float | None = None, needed: bool = False) -> bool:
+    def measure(self, lane: Lane, case: Case, samples_s: float | None = None, needed: bool = False) -> bool:
         """Has one case measured and stored; returns whether the worker had to be replaced. Raises StorageError.
 
         A case that the budget cuts off has not failed: it stays to be done, unless it is ``needed`` and not cut off.

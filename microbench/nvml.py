@@ -143,11 +143,11 @@ class Nvml:
 
     def linked(self, other: Nvml) -> bool | None:
         """Whether NVLinks join this board and another, straight or through switches; None where it does not tell."""
-        found = ctypes.c_int()
+        status = ctypes.c_int()
         function = getattr(self.library, "nvmlDeviceGetP2PStatus", None)
-        if function is None or function(self.board, other.board, _P2P_NVLINK, ctypes.byref(found)) != 0:
+        if function is None or function(self.board, other.board, _P2P_NVLINK, ctypes.byref(status)) != 0:
             return None
-        return found.value == 0
+        return status.value == 0
 
     def on_switch(self) -> bool:
         """Whether one of its NVLinks ends at a switch."""

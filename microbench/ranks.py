@@ -56,11 +56,11 @@ class RankGroup(BenchWorker):
 
     def wait_ready(self) -> dict[str, Any]:
         try:
-            found = [rank.wait_ready() for rank in self._ranks]
+            facts = [rank.wait_ready() for rank in self._ranks]
         except BaseException:
             self.stop()
             raise
-        self.facts = found[0]
+        self.facts = facts[0]
         return self.facts
 
     def request(self, document: dict[str, Any], timeout_s: float) -> CaseOutcome:
@@ -119,20 +119,20 @@ class Control:
         return high
 
     def union(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(sorted({name for one in self.every(list(names)) for name in one}))
+        return tuple(sorted({name for each in self.every(list(names)) for name in each}))
 
     def every(self, value: Any) -> list[Any]:
         """What each rank says, in their order."""
-        found: list[Any] = [None] * self.ranks
-        self._dist.all_gather_object(found, value, group=self.group)
-        return found
+        values: list[Any] = [None] * self.ranks
+        self._dist.all_gather_object(values, value, group=self.group)
+        return values
 
     def said(self, document: Mapping[str, Any] | None) -> dict[str, Any] | None:
         """What the first rank says, on every rank."""
         box = [json.dumps(document) if self.rank == 0 else None]
         self._dist.broadcast_object_list(box, src=0, group=self.group)
-        found: dict[str, Any] | None = json.loads(str(box[0]))
-        return found
+        heard: dict[str, Any] | None = json.loads(str(box[0]))
+        return heard
 
 
 def agree(device: Any, control: Control) -> None:
@@ -142,12 +142,12 @@ def agree(device: Any, control: Control) -> None:
     )  # fmt: skip
     device.time_batch = lambda launch, launches: control.most(batch(launch, launches))
     device.time_replays = lambda replay, count: control.most(replays(replay, count))
-    device.time_cold = lambda launch, repeats: [control.most(one) for one in cold(launch, repeats)]
+    device.time_cold = lambda launch, repeats: [control.most(seconds) for seconds in cold(launch, repeats)]
     device.now = lambda: control.most(now())
 
     def agreed() -> Any:
-        own = state()
-        return replace(own, throttled=control.union(own.throttled))
+        measured = state()
+        return replace(measured, throttled=control.union(measured.throttled))
 
     device.state = agreed
 

@@ -82,7 +82,7 @@ class RemoteWorker(BenchWorker):
         if self._actor is None:
             return CaseOutcome(failure={"kind": "worker_died", "reason": "the worker was stopped"}, dead=True)
         try:
-            found = ray.get(self._actor.request.remote(document, timeout_s), timeout=timeout_s + _ON_THE_WAY_S)
+            outcome = ray.get(self._actor.request.remote(document, timeout_s), timeout=timeout_s + _ON_THE_WAY_S)
         except ray.exceptions.GetTimeoutError:
             self.stop()
             return CaseOutcome(failure={"kind": "timeout", "reason": f"no answer within {timeout_s:.0f} s"}, dead=True)
@@ -90,7 +90,7 @@ class RemoteWorker(BenchWorker):
             self.stop()
             why = f"the worker was lost with its node or process ({type(error).__name__})"
             return CaseOutcome(failure={"kind": "worker_died", "reason": why}, dead=True, lost=True)
-        return CaseOutcome(**found)
+        return CaseOutcome(**outcome)
 
     def kill(self) -> None:
         self.stop()

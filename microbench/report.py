@@ -45,8 +45,8 @@ def page(parts: Sequence[DatasetFolder], name: str) -> str:
     for part in parts:
         devices[part.device_folder.resolve()].append(part)
     body = [f"<h1>Collection {escape(name)}</h1>"]
-    for folder, own in devices.items():
-        body += _device(folder, own)
+    for folder, device_parts in devices.items():
+        body += _device(folder, device_parts)
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8">{PAGE_MARK}'
         f"<title>Collection {escape(name)}</title>"
@@ -60,7 +60,7 @@ def _device(folder: Path, parts: Sequence[DatasetFolder]) -> list[str]:
     failures = [failure for part in parts for failure in part.failed]
     runs = {run.get("run"): run for part in parts for run in part.meta.get("collections", [])}
     boards = sorted({str(row["board_uuid"]) for row in rows if row.get("board_uuid")})
-    found = [
+    sections = [
         f"<h2>{escape(folder.name)}</h2>",
         f"<p>{len(rows)} rows, {len(failures)} cases failed, {len(runs)} collections"
         + (f", boards {escape(', '.join(boards))}" if boards else "") + ".</p>",
@@ -72,13 +72,13 @@ def _device(folder: Path, parts: Sequence[DatasetFolder]) -> list[str]:
         "<h3>Throttling</h3>", _throttling(rows), "<h3>Failures</h3>", _failures(failures),
         "<h3>Roofline of what was measured</h3>", _roofline(folder, rows),
     ]  # fmt: skip
-    return found
+    return sections
 
 
 def table(head: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
     """A table; every cell is escaped."""
-    cells = "".join(f"<th scope=col>{escape(one)}</th>" for one in head)
-    rows = "".join("<tr>" + "".join(f"<td>{escape(str(one))}</td>" for one in line) + "</tr>" for line in lines)
+    cells = "".join(f"<th scope=col>{escape(cell)}</th>" for cell in head)
+    rows = "".join("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in line) + "</tr>" for line in lines)
     return f"<table><thead><tr>{cells}</tr></thead><tbody>{rows}</tbody></table>"
 
 
@@ -202,7 +202,7 @@ def _percent(power: int) -> str:
 def _over_time(rows: Sequence[Mapping[str, Any]]) -> str:
     stamps = {id(row): datetime.fromisoformat(str(row["measured_at"])).timestamp() for row in rows}
     first = min(stamps.values(), default=0.0)
-    found = ""
+    charts = ""
     for column, unit, factor in (("sm_clock_hz", "SM clock, MHz", 1e-6), ("power_w", "power, W", 1.0),
                                  ("temperature_c", "temperature, °C", 1.0)):  # fmt: skip
         points = [
@@ -211,8 +211,8 @@ def _over_time(rows: Sequence[Mapping[str, Any]]) -> str:
             for row in rows if row.get(column) is not None
         ]  # fmt: skip
         if points:
-            found += chart(unit, points, "minutes since the first row", unit)
-    return found or "<p>No row says it.</p>"
+            charts += chart(unit, points, "minutes since the first row", unit)
+    return charts or "<p>No row says it.</p>"
 
 
 def _roofline(folder: Path, rows: Sequence[Mapping[str, Any]]) -> str:

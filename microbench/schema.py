@@ -59,12 +59,12 @@ _PYTHON: dict[str, tuple[type, ...]] = {"text": (str,), "int": (int,), "float": 
 
 def problems(row: dict[str, Any]) -> list[str]:
     """What is wrong with one row by name, type and nullability; empty for a good row."""
-    found = [f"unknown column {name}" for name in row if name not in BY_NAME]
+    wrong = [f"unknown column {name}" for name in row if name not in BY_NAME]
     for column in ALL:
         value = row.get(column.name)
         if value is None:
             if not column.nullable:
-                found.append(f"no {column.name}")
+                wrong.append(f"no {column.name}")
         elif not isinstance(value, _PYTHON[column.type]) or (isinstance(value, bool) and column.type != "bool"):
-            found.append(f"{column.name} is {value!r}, not {column.type}")
-    return found
+            wrong.append(f"{column.name} is {value!r}, not {column.type}")
+    return wrong

@@ -87,10 +87,10 @@ def _write_all(handle: int, content: bytes) -> None:
 
 def remove_temporaries(root: Path) -> int:
     """Removes what an interrupted write left anywhere below `root`; returns how many files that were."""
-    found = list(root.rglob(f".*{TEMPORARY}"))
-    for path in found:
+    temporaries = list(root.rglob(f".*{TEMPORARY}"))
+    for path in temporaries:
         path.unlink(missing_ok=True)
-    return len(found)
+    return len(temporaries)
 
 
 def encode(document: dict[str, Any]) -> bytes:

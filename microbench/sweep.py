@@ -78,11 +78,11 @@ def build(
 
     Raises UnknownNameError, and SpecError, one line, for a sweep that cannot be read.
     """
-    wanted = check_names(ops, folder)
+    launchers = check_names(ops, folder)
     kinds = {canonical(dtype) for dtype in dtypes} if dtypes else None
     plan = CasePlan()
     queues: list[tuple[float, list[Case]]] = []
-    for name in wanted:
+    for name in launchers:
         path = folder / f"{name}.yaml"
         try:
             document = _load(path)
@@ -207,13 +207,13 @@ def _footprint(op: Op) -> float:
 
 def _timed(entries: Sequence[Sequence[Any]], target: Target) -> list[tuple[str, str, float]]:
     """How a group is timed on this device: one without graphs times calls in their place."""
-    found: dict[tuple[str, str], float] = {}
+    shares: dict[tuple[str, str], float] = {}
     for cache, protocol, share in entries:
         if protocol == SUSTAINED and SUSTAINED not in target.protocols:
             continue
         key = (str(cache), str(protocol) if protocol in target.protocols else "eager_events")
-        found[key] = max(found.get(key, 0.0), float(share))
-    return [(cache, protocol, share) for (cache, protocol), share in found.items()]
+        shares[key] = max(shares.get(key, 0.0), float(share))
+    return [(cache, protocol, share) for (cache, protocol), share in shares.items()]
 
 
 def _options(group: Mapping[str, Any]) -> list[tuple[tuple[str, Any], ...]]:
@@ -234,10 +234,10 @@ def _shapes(group: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     lists = [constants[name] if isinstance(constants[name], list) else [constants[name]] for name in names]
     combinations = [dict(zip(names, values, strict=True)) for values in itertools.product(*lists)]
     axes = group.get("axes", {})
-    wanted = int(group.get("points", len(combinations)))
+    points = int(group.get("points", len(combinations)))
     seen: set[tuple[Any, ...]] = set()
-    for number in range(8 * wanted):
-        if len(seen) >= wanted:
+    for number in range(8 * points):
+        if len(seen) >= points:
             return
         cells = dict(combinations[number % len(combinations)])
         for place, (name, axis) in enumerate(axes.items()):

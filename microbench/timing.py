@@ -119,10 +119,10 @@ class Timer:
             replay = self.device.capture(launch, launches)
             self.device.time_replays(replay, 2)
             graph_s = max(self.device.time_replays(replay, 1), 1e-9)
-            wanted = int(min(_MOST_LAUNCHES, np.ceil(1.1 * launches * long_s / graph_s)))
-            if graph_s >= long_s or wanted <= launches:
+            needed = int(min(_MOST_LAUNCHES, np.ceil(1.1 * launches * long_s / graph_s)))
+            if graph_s >= long_s or needed <= launches:
                 return replay, launches, graph_s
-            launches = wanted
+            launches = needed
 
     def _rounds(self, rule: StoppingRule, launches: int, take: Callable[[], list[float]]) -> Timing:
         """Takes samples until the rule says stop. A round that saw throttling, before or after, is thrown away.

@@ -127,8 +127,8 @@ def _part(part: DatasetFolder, spec: GPUSpec | None, report: Report) -> None:
     if part.torn:
         report.warnings.append(f"{part.name}: half a line at the end of the journal; the next collection cuts it off")
     report.journal_rows += len(part.journal)
-    for kind, found in (("file", part.rows), ("journal", part.journal)):
-        counts = Counter(row.get("case_id") for row in found)
+    for kind, rows_of_kind in (("file", part.rows), ("journal", part.journal)):
+        counts = Counter(row.get("case_id") for row in rows_of_kind)
         twice = [key for key, count in counts.items() if count > 1]
         report.duplicates += len(twice)
         report.errors += [f"{part.name}: case {key} has {counts[key]} rows in one {kind}" for key in twice[:5]]
@@ -140,24 +140,24 @@ def _part(part: DatasetFolder, spec: GPUSpec | None, report: Report) -> None:
 
 def row_problems(row: Row) -> list[str]:
     """What is wrong with one row: types, units (by the range that a value can have), statistics, its id."""
-    found = schema.problems(row)
-    if found:
-        return found
+    wrong = schema.problems(row)
+    if wrong:
+        return wrong
     for name, (low, high) in _LIMITS.items():
         value = row.get(name)
         if value is not None and not (math.isfinite(value) and low <= value <= high):
-            found.append(f"{name} is {value:g}: expected {low:g} to {high:g}")
+            wrong.append(f"{name} is {value:g}: expected {low:g} to {high:g}")
     ordered = [row[name] for name in _ORDER if row.get(name) is not None]
     if any(a > b * (1 + 1e-9) for a, b in itertools.pairwise(ordered)):
-        found.append("the fastest sample, the median and the slowest are out of order")
+        wrong.append("the fastest sample, the median and the slowest are out of order")
     try:
         ceilings.row_op(row)
         case = Case(row["launcher"], ceilings.row_op(row), _options(row), row["cache_state"], row["protocol"])
     except TilecastError as error:
-        return [*found, str(error)]
+        return [*wrong, str(error)]
     if case.id != row["case_id"]:
-        found.append(f"its content has the id {case.id}")
-    return found
+        wrong.append(f"its content has the id {case.id}")
+    return wrong
 
 
 def _options(row: Row) -> tuple[tuple[str, Any], ...]:

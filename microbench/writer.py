@@ -188,7 +188,7 @@ def read_failures(path: Path) -> list[Row]:
         content = path.read_bytes()
     except FileNotFoundError:
         return []
-    found = []
+    failures = []
     for number, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:
             document = parse_json(line, str(path))
@@ -196,8 +196,8 @@ def read_failures(path: Path) -> list[Row]:
             document = None
         if not isinstance(document, dict) or "case_id" not in document:
             raise SpecError(f"{path}, line {number} is no JSON of a failure")
-        found.append(document)
-    return found
+        failures.append(document)
+    return failures
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
@@ -209,8 +209,8 @@ def read_meta(folder: Path) -> dict[str, Any]:
     runs = document.get("collections", []) if isinstance(document, dict) else None
     if not isinstance(runs, list) or not all(isinstance(run, dict) for run in runs):
         raise SpecError(f"{path} cannot be read: expected a mapping with a list of collections")
-    found: dict[str, Any] = document
-    return found
+    meta: dict[str, Any] = document
+    return meta
 
 
 def read_parquet(path: Path) -> list[Row]:

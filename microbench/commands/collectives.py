@@ -113,8 +113,8 @@ def _lead(arguments: argparse.Namespace, device: Any, measurer: Any, links: coll
     try:
         _bury(store, pending)
         cases = collectives.between(target_of(facts), control.ranks, links, arguments.sweeps)
-        wanted = [case for case in cases if store.wants(case, False)][: arguments.max_cases]
-        for case in wanted:
+        missing = [case for case in cases if store.wants(case, False)][: arguments.max_cases]
+        for case in missing:
             if until is not None and time.monotonic() >= until:
                 break
             write_atomic(pending, json.dumps(case.to_json()).encode())
@@ -126,7 +126,7 @@ def _lead(arguments: argparse.Namespace, device: Any, measurer: Any, links: coll
                 store.add_row(case, _labelled(row, links, control))
             pending.unlink()
         control.said({"end": True})
-        left = sum(store.wants(case, False) for case in wanted)
+        left = sum(store.wants(case, False) for case in missing)
         store.finish({"ended": now(), "rows": store.new_rows, "failures": store.new_failures})
     finally:
         store.close()
@@ -148,7 +148,7 @@ def _answer(measurer: Any, document: dict[str, Any]) -> tuple[dict[str, Any], di
     except Exception as error:  # whatever a collective does is data
         failure = {"kind": classify(error), "reason": reason(error)}
         print(f"rank {measurer.control.rank}: {failure['reason']}", file=sys.stderr)
-    failed = [one for one in measurer.control.every(failure) if one is not None]
+    failed = [each for each in measurer.control.every(failure) if each is not None]
     return row, failed[0] if failed else None
 
 

@@ -21,17 +21,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the differences; status 1 where the two have no case in common."""
-    found = compare(arguments.a, arguments.b)
-    if found.total is None:
+    result = compare(arguments.a, arguments.b)
+    if result.total is None:
         raise TilecastError(f"{arguments.a} and {arguments.b} have no case in common")
     if arguments.json:
-        print(json.dumps(asdict(found), indent=1))
+        print(json.dumps(asdict(result), indent=1))
         return 0
     print(f"{'operator':<16}{'cases':>7}{'median':>10}{'90th pct':>10}{'signed':>10}")
-    for group in (*found.groups, found.total):
+    for group in (*result.groups, result.total):
         print(
             f"{group.name:<16}{group.n:>7}{group.median_pct:>8.2f} %{group.p90_pct:>8.2f} %{group.signed_pct:>+8.2f} %"
         )
-    print(f"\nmedian relative difference {found.total.median_pct:.2f} % over {found.total.n} cases; "
-          f"{found.only_a} in {arguments.a} alone, {found.only_b} in {arguments.b} alone")  # fmt: skip
+    print(f"\nmedian relative difference {result.total.median_pct:.2f} % over {result.total.n} cases; "
+          f"{result.only_a} in {arguments.a} alone, {result.only_b} in {arguments.b} alone")  # fmt: skip
     return 0

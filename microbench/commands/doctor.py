@@ -45,7 +45,9 @@ def run(arguments: argparse.Namespace) -> int:
         for entry in entries:
             findings += examine(arguments.device, entry, arguments.threads)
     if arguments.json:
-        print(json.dumps({"fit": not _failed(findings), "findings": [asdict(one) for one in findings]}, indent=1))
+        print(
+            json.dumps({"fit": not _failed(findings), "findings": [asdict(finding) for finding in findings]}, indent=1)
+        )
     else:
         _print(findings)
     return 1 if _failed(findings) else 0
@@ -111,5 +113,5 @@ def _print(findings: list[Finding]) -> None:
         print(f"{finding.status:<5}{finding.name:<{width + 2}}{finding.found}")
         if finding.do:
             print(f"{'':<5}{'':<{width + 2}}-> {finding.do}")
-    counts = {status: sum(one.status == status for one in findings) for status in (FAIL, WARN)}
+    counts = {status: sum(finding.status == status for finding in findings) for status in (FAIL, WARN)}
     print(f"\n{counts[FAIL]} that prevent measuring, {counts[WARN]} to look at, of {len(findings)} looked at")

@@ -95,8 +95,8 @@ class Session:
         entries = list(visible(a.device))
         findings = doctor.machine(a.out) + (doctor.boards(entries) if a.device == "cuda" else [])
         findings += examine(a.device, entries[0], a.threads)
-        bad = {one.name: f"{one.found} -> {one.do}" for one in findings if one.status != doctor.OK}
-        fatal = [name for one in findings if one.status == doctor.FAIL for name in (one.name,)]
+        bad = {finding.name: f"{finding.found} -> {finding.do}" for finding in findings if finding.status != doctor.OK}
+        fatal = [name for finding in findings if finding.status == doctor.FAIL for name in (finding.name,)]
         if fatal:
             raise TilecastError(f"doctor: {', '.join(fatal)}: {bad[fatal[0]]}")
         return {"looked at": len(findings), **bad}
@@ -144,20 +144,20 @@ class Session:
                          ("microbench.worker", "microbench.profile_worker"))  # fmt: skip
         try:
             worker.start()
-            found: dict[str, Any] = {}
-            for name, one in (("burst", case), ("sustained", replace(case, protocol=SUSTAINED))):
-                if one.protocol == CUDA_GRAPH or SUSTAINED in self.target.protocols:
-                    answer = worker.ask(one, 60.0)
-                    found[name] = f"{answer.row['latency_ms']:.4g} ms" if answer.row else str(answer.failure)
-            if not found:
+            answers: dict[str, Any] = {}
+            for name, timed in (("burst", case), ("sustained", replace(case, protocol=SUSTAINED))):
+                if timed.protocol == CUDA_GRAPH or SUSTAINED in self.target.protocols:
+                    answer = worker.ask(timed, 60.0)
+                    answers[name] = f"{answer.row['latency_ms']:.4g} ms" if answer.row else str(answer.failure)
+            if not answers:
                 answer = worker.ask(case, 60.0)
-                found["product"] = f"{answer.row['latency_ms']:.4g} ms" if answer.row else str(answer.failure)
+                answers["product"] = f"{answer.row['latency_ms']:.4g} ms" if answer.row else str(answer.failure)
             other.start()
             named = other.request({"case": case.to_json()}, 60.0)
-            found["kernel, by the other process"] = (named.row or {}).get("kernel_name", str(named.failure))
-            again = worker.ask(case, 60.0)
-            found["after it"] = f"{again.row['latency_ms']:.4g} ms" if again.row else str(again.failure)
-            return found
+            answers["kernel, by the other process"] = (named.row or {}).get("kernel_name", str(named.failure))
+            repeated = worker.ask(case, 60.0)
+            answers["after it"] = f"{repeated.row['latency_ms']:.4g} ms" if repeated.row else str(repeated.failure)
+            return answers
         finally:
             worker.stop()
             other.stop()

@@ -51,11 +51,11 @@ def run(arguments: argparse.Namespace) -> int:
         worker.stop()
     if answer.row is None:
         raise TilecastError(f"the calls could not be timed: {(answer.failure or {}).get('reason')}")
-    found = report(facts, answer.row)
+    measured = report(facts, answer.row)
     if out is not None:
         make_folder(out.resolve().parent)
-        write_output(out, as_yaml(found).encode())
-    print(json.dumps(found) if arguments.json else as_text(found))
+        write_output(out, as_yaml(measured).encode())
+    print(json.dumps(measured) if arguments.json else as_text(measured))
     return 0
 
 
@@ -75,27 +75,28 @@ def _us(seconds: float) -> float:
     return float(f"{seconds * 1e6:.3g}")
 
 
-def as_text(found: Mapping[str, Any]) -> str:
+def as_text(measured: Mapping[str, Any]) -> str:
     """The lines for a terminal; the last one is ready to be typed."""
-    calls = ", ".join(f"{name} {value:g}" for name, value in found["calls_us"].items())
-    kinds = len(found["calls_us"])
+    calls = ", ".join(f"{name} {value:g}" for name, value in measured["calls_us"].items())
+    kinds = len(measured["calls_us"])
     lines = [
-        f"{found['launch_overhead_us']:g} us a framework call (mean of {kinds} kinds, each the quickest of about"
-        f" {found['batches'] // kinds} batches of {found['batch']} calls;"
-        f" host {found['host']}, torch {found['torch']})",
-        f"  {calls} us; the middle batches: {found['typical_us']:g} us",
+        f"{measured['launch_overhead_us']:g} us a framework call (mean of {kinds} kinds, each the quickest of about"
+        f" {measured['batches'] // kinds} batches of {measured['batch']} calls;"
+        f" host {measured['host']}, torch {measured['torch']})",
+        f"  {calls} us; the middle batches: {measured['typical_us']:g} us",
     ]
-    if found["null_kernel_us"] is not None:
-        lines.append(f"  launching a null kernel on {found['device']}: {found['null_kernel_us']:g} us of it")
+    if measured["null_kernel_us"] is not None:
+        lines.append(f"  launching a null kernel on {measured['device']}: {measured['null_kernel_us']:g} us of it")
     else:
         lines.append("  calls of this processor's own kernels: their work is in it, the launch on a GPU is not")
-    return "\n".join([*lines, f"predict --launch-overhead {found['launch_overhead_us']:g}us"])
+    return "\n".join([*lines, f"predict --launch-overhead {measured['launch_overhead_us']:g}us"])
 
 
-def as_yaml(found: Mapping[str, Any]) -> str:
+def as_yaml(measured: Mapping[str, Any]) -> str:
     """A file whose entry `launch_overhead` can be copied into the YAML of a GPU."""
     where = (
-        f"microbench launch-overhead {found['date']} on {found['host']} with {found['kind']}, torch {found['torch']}"
+        f"microbench launch-overhead {measured['date']} on {measured['host']} with {measured['kind']},"
+        f" torch {measured['torch']}"
     )
-    entry = {"launch_overhead": {"value": f"{found['launch_overhead_us']:g} us", "source": where}}
-    return yaml.safe_dump({**entry, "measured": dict(found)}, sort_keys=False, allow_unicode=True, width=120)
+    entry = {"launch_overhead": {"value": f"{measured['launch_overhead_us']:g} us", "source": where}}
+    return yaml.safe_dump({**entry, "measured": dict(measured)}, sort_keys=False, allow_unicode=True, width=120)

@@ -21,15 +21,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print how far the collections are."""
-    found = [part for folder in arguments.dirs for part in read(folder)]
-    parts = [_describe(part, len(arguments.dirs) > 1) for part in found]
-    cases = Counter(str(row["case_id"]) for part in found for row in part.all_rows)
+    parts_read = [part for folder in arguments.dirs for part in read(folder)]
+    parts = [_describe(part, len(arguments.dirs) > 1) for part in parts_read]
+    cases = Counter(str(row["case_id"]) for part in parts_read for row in part.all_rows)
     kinds: Counter[str] = Counter()
     for part in parts:
         kinds.update(part["failure_kinds"])
     document = {
         "rows": sum(p["rows"] for p in parts), "failures": sum(p["failures"] for p in parts),
-        "cases": len(cases), "broken": [part.broken for part in found if part.broken],
+        "cases": len(cases), "broken": [part.broken for part in parts_read if part.broken],
         "failure_kinds": dict(kinds.most_common()), "parts": parts,
     }  # fmt: skip
     if arguments.json:

@@ -56,14 +56,14 @@ class CudaDevice(BenchDevice):
     def _address(self) -> dict[str, Any]:
         """How the management library finds the same board, whatever CUDA_VISIBLE_DEVICES renumbered."""
         uuid = getattr(self.properties, "uuid", None)
-        found: dict[str, Any] = {"uuid": f"GPU-{uuid}" if uuid is not None else ""}
+        address: dict[str, Any] = {"uuid": f"GPU-{uuid}" if uuid is not None else ""}
         bus = getattr(self.properties, "pci_bus_id", None)
         if isinstance(bus, int):
             domain, slot = getattr(self.properties, "pci_domain_id", 0), getattr(self.properties, "pci_device_id", 0)
-            found["pci_bus_id"] = f"{domain:08x}:{bus:02x}:{slot:02x}.0"
+            address["pci_bus_id"] = f"{domain:08x}:{bus:02x}:{slot:02x}.0"
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-        found["index"] = int(visible) if visible.isdigit() else None
-        return found
+        address["index"] = int(visible) if visible.isdigit() else None
+        return address
 
     def synchronize(self) -> None:
         torch.cuda.synchronize()
@@ -157,12 +157,12 @@ class CudaDevice(BenchDevice):
     def environment(self) -> dict[str, Any]:
         cudnn = torch.backends.cudnn.version()
         driver = self.board.driver() if self.board is not None else None
-        found = {
+        facts = {
             "board_uuid": self.board.uuid() if self.board is not None else None,
             "torch_version": torch.__version__, "cuda_version": torch.version.cuda, "driver": driver,
             "cudnn_version": None if cudnn is None else str(cudnn),
         }  # fmt: skip
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in facts.items() if value is not None}
 
     def facts(self) -> dict[str, Any]:
         board = self.properties

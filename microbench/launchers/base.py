@@ -50,18 +50,18 @@ class Prepared:
 def compiled(function: Callable[..., torch.Tensor], sizes: tuple[int, ...]) -> Callable[..., torch.Tensor]:
     """``function`` through torch.compile, for operands of ``sizes`` alone: sizes that are constants of the kernel, as a
     model's are. Every size is a copy of its own, so that no call looks through the guards of the others."""
-    own = types.FunctionType(
+    copied = types.FunctionType(
         function.__code__.replace(co_name=f"{function.__name__}_{'_'.join(map(str, sizes))}"), function.__globals__
     )
-    own.__kwdefaults__, own.__defaults__ = function.__kwdefaults__, function.__defaults__
-    return torch.compile(own, dynamic=False)
+    copied.__kwdefaults__, copied.__defaults__ = function.__kwdefaults__, function.__defaults__
+    return torch.compile(copied, dynamic=False)
 
 
-def allow_tf32(wanted: bool, device: BenchDevice) -> None:
+def allow_tf32(allowed: bool, device: BenchDevice) -> None:
     """fp32 products on the CUDA cores, or on the tensor cores in TF32 where the case says so."""
     if device.kind == "cuda":
-        torch.backends.cuda.matmul.allow_tf32 = wanted
-        torch.backends.cudnn.allow_tf32 = wanted
+        torch.backends.cuda.matmul.allow_tf32 = allowed
+        torch.backends.cudnn.allow_tf32 = allowed
 
 
 def relative_error(result: torch.Tensor, reference: torch.Tensor) -> float:

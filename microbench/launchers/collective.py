@@ -55,14 +55,14 @@ def prepare(case: Case, device: BenchDevice) -> Prepared:
 Made = tuple[Launch, Callable[[], tuple[torch.Tensor, torch.Tensor]]]
 
 
-def _gathered(own: torch.Tensor, ranks: int) -> list[torch.Tensor]:
+def _gathered(buffer: torch.Tensor, ranks: int) -> list[torch.Tensor]:
     """Every rank's tensor, by a way of its own: through the host."""
     agreement = control()
     assert agreement is not None
-    mine = own.detach().float().cpu()
-    found = [torch.empty_like(mine) for _ in range(ranks)]
-    dist.all_gather(found, mine, group=agreement.group)
-    return found
+    mine = buffer.detach().float().cpu()
+    received = [torch.empty_like(mine) for _ in range(ranks)]
+    dist.all_gather(received, mine, group=agreement.group)
+    return received
 
 
 def _all_reduce(buffers: Buffers, rank: int, ranks: int) -> Made:
@@ -108,7 +108,7 @@ def _all_to_all(buffers: Buffers, rank: int, ranks: int) -> Made:
 
     def reference() -> tuple[torch.Tensor, torch.Tensor]:
         dist.all_to_all_single(out, buffers.whole)
-        parts = [one[rank * buffers.count :][: buffers.count] for one in _gathered(buffers.whole, ranks)]
+        parts = [from_rank[rank * buffers.count :][: buffers.count] for from_rank in _gathered(buffers.whole, ranks)]
         return out, torch.cat(parts)
 
     return lambda: dist.all_to_all_single(out, buffers.whole), reference

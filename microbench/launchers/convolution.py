@@ -53,8 +53,8 @@ def prepare(case: Case, device: BenchDevice) -> Prepared:
 
     def backward(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         call = torch.ops.aten.convolution_backward
-        found = call(g, x, w, None, stride, padding, dilation, op.transposed, none, op.groups, mask)
-        result: torch.Tensor = found[0 if mask[0] else 1]
+        gradients = call(g, x, w, None, stride, padding, dilation, op.transposed, none, op.groups, mask)
+        result: torch.Tensor = gradients[0 if mask[0] else 1]
         return result
 
     def check_backward() -> float | None:

@@ -96,12 +96,12 @@ def _fp8(op: Gemm, device: BenchDevice) -> Prepared:
         raise IllegalCase("torch._scaled_mm needs k and n in multiples of 16")
     a = device.randn(op.m, op.k, dtype="fp8")
     b = device.randn(op.n, op.k, dtype="fp8").t()
-    one = torch.ones((), dtype=torch.float32, device=device.torch_device)
+    unit_scale = torch.ones((), dtype=torch.float32, device=device.torch_device)
     bias = device.randn(op.n, dtype="bf16") if op.bias else None
 
     def launch() -> torch.Tensor:
         return torch._scaled_mm(
-            a, b, scale_a=one, scale_b=one, bias=bias, out_dtype=torch.bfloat16, use_fast_accum=True
+            a, b, scale_a=unit_scale, scale_b=unit_scale, bias=bias, out_dtype=torch.bfloat16, use_fast_accum=True
         )  # fmt: skip
 
     def check() -> float:

@@ -22,7 +22,7 @@ def prepare(case: Case, device: BenchDevice) -> Prepared:
         return values, places
 
     def check() -> float:
-        values, places = (found[:8] for found in launch())
+        values, places = (result[:8] for result in launch())
         want = x[:8].cpu().double().sort(descending=True).values[:, : values.shape[1]]
         return max(relative_error(values, want), relative_error(x[:8].gather(1, places), want))
 

@@ -85,16 +85,16 @@ Places: TypeAlias = tuple[int, int] | torch.Tensor
 
 def _waves(rows: int, columns: int, units: int) -> list[tuple[int, int, Places, Places]]:
     """(first and last tile, rows of tiles, columns of tiles) of every wave; (which, how many) where they are alike."""
-    found: list[tuple[int, int, Places, Places]] = []
+    waves: list[tuple[int, int, Places, Places]] = []
     for first in range(0, rows * columns, units):
         last = min(first + units, rows * columns)
         row, column = divmod(first, columns)
         if (last - 1) // columns == row:
-            found.append((first, last, (row, first - last), (column, last - first)))
+            waves.append((first, last, (row, first - last), (column, last - first)))
         else:
             numbers = torch.arange(first, last)
-            found.append((first, last, torch.div(numbers, columns, rounding_mode="floor"), numbers % columns))
-    return found
+            waves.append((first, last, torch.div(numbers, columns, rounding_mode="floor"), numbers % columns))
+    return waves
 
 
 def _blocks(of: torch.Tensor, places: Places) -> torch.Tensor:

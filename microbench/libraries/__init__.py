@@ -19,14 +19,14 @@ FILES = ("vllm", "sgl_kernel", "flashinfer", "deep_gemm", "flash_mla", "flash_at
 @functools.cache
 def libraries() -> dict[str, BenchLibrary]:
     """Name -> library, all that there is a file for."""
-    found = (importlib.import_module(f"{__name__}.{name}").LIBRARY for name in FILES)
-    return {library.name: library for library in found}
+    loaded = (importlib.import_module(f"{__name__}.{name}").LIBRARY for name in FILES)
+    return {library.name: library for library in loaded}
 
 
 def installed() -> dict[str, str]:
     """Name -> version of those that this Python can import; nothing is imported."""
-    found = {name: library.version() for name, library in libraries().items()}
-    return {name: version for name, version in found.items() if version}
+    versions = {name: library.version() for name, library in libraries().items()}
+    return {name: version for name, version in versions.items() if version}
 
 
 @functools.cache

@@ -77,10 +77,10 @@ class BenchLibrary:
         there = [engine for engine, version in versions.items() if version]
         engine = there[0] if there else self.engines[0]
         source = kernel.source if isinstance(kernel.source, str) else kernel.source[engine]
-        own = f"{self.name} {self.version()}"
+        library = f"{self.name} {self.version()}"
         return {
-            "framework": engine, "framework_version": versions[engine] if there else own, "kernel_source": source,
-            "library": own,
+            "framework": engine, "framework_version": versions[engine] if there else library, "kernel_source": source,
+            "library": library,
         }  # fmt: skip
 
 

@@ -28,7 +28,7 @@ def varlen(call: Any, op: Attention, device: Any) -> LibraryCall:
     def launch() -> Any:
         return call(x.q, x.k, x.v, x.q_starts, x.k_starts, op.q_len, op.kv_len, **options)
 
-    return LibraryCall(launch, lambda: (launch(), x.wanted(op)))
+    return LibraryCall(launch, lambda: (launch(), x.reference(op)))
 
 
 def _two(op: Attention, device: Any) -> LibraryCall:

@@ -32,7 +32,7 @@ def _decode(op: Attention, device: Any) -> LibraryCall:
         )  # fmt: skip
         return out.flatten(0, 1)
 
-    return LibraryCall(launch, lambda: (launch(), x.wanted(op)))
+    return LibraryCall(launch, lambda: (launch(), x.reference(op)))
 
 
 #: Compute capabilities. Source: the sources read, see above; what they leave open is the instructions' own.

@@ -36,7 +36,7 @@ def _ragged(op: Attention, device: Any) -> LibraryCall:
         x.q_starts, x.k_starts, op.heads, op.kv_heads, op.head_dim, head_dim_vo=op.value_dim, causal=op.causal,
         window_left=operands.window(op)[0], sm_scale=op.head_dim**-0.5, q_data_type=x.q.dtype, kv_data_type=x.k.dtype,
     )  # fmt: skip
-    return LibraryCall(lambda: wrapper.run(x.q, x.k, x.v), lambda: (wrapper.run(x.q, x.k, x.v), x.wanted(op)))
+    return LibraryCall(lambda: wrapper.run(x.q, x.k, x.v), lambda: (wrapper.run(x.q, x.k, x.v), x.reference(op)))
 
 
 def _paged(op: Attention, device: Any) -> LibraryCall:
@@ -60,7 +60,7 @@ def _paged(op: Attention, device: Any) -> LibraryCall:
     else:
         wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(_room(device), kv_layout="NHD")
         wrapper.plan(x.q_starts, *pages, *sizes, causal=op.causal, **options)
-    return LibraryCall(lambda: wrapper.run(x.q, (x.k, x.v)), lambda: (wrapper.run(x.q, (x.k, x.v)), x.wanted(op)))
+    return LibraryCall(lambda: wrapper.run(x.q, (x.k, x.v)), lambda: (wrapper.run(x.q, (x.k, x.v)), x.reference(op)))
 
 
 def _latent(op: Attention, device: Any) -> LibraryCall:
@@ -75,7 +75,7 @@ def _latent(op: Attention, device: Any) -> LibraryCall:
     )  # fmt: skip
     query = [part.contiguous() for part in x.q.split([width, rope], -1)]
     cache = [part.contiguous() for part in x.k[:, :, 0].split([width, rope], -1)]
-    return LibraryCall(lambda: wrapper.run(*query, *cache), lambda: (wrapper.run(*query, *cache), x.wanted(op)))
+    return LibraryCall(lambda: wrapper.run(*query, *cache), lambda: (wrapper.run(*query, *cache), x.reference(op)))
 
 
 def _kv_write(op: KvWrite, device: Any) -> LibraryCall:
@@ -111,8 +111,8 @@ def _nvfp4(op: Gemm, device: Any) -> LibraryCall:
     alpha = 1.0 / (ours * theirs)
 
     def launch() -> Any:
-        rows, own = flashinfer.nvfp4_quantize(a, ours)
-        return flashinfer.mm_fp4(rows, b.t(), own, scales.t(), alpha, torch.bfloat16, backend="cutlass")
+        rows, row_scales = flashinfer.nvfp4_quantize(a, ours)
+        return flashinfer.mm_fp4(rows, b.t(), row_scales, scales.t(), alpha, torch.bfloat16, backend="cutlass")
 
     return LibraryCall(launch, lambda: (launch(), a.double() @ w.double().t()))
 

@@ -50,7 +50,7 @@ class Ragged:
         v = device.randn(op.batch * op.kv_len, op.kv_heads, op.value_dim, dtype=dtype)
         return Ragged(q, k, v, starts(device, op.batch, op.q_len), starts(device, op.batch, op.kv_len))
 
-    def wanted(self, op: Attention) -> torch.Tensor:
+    def reference(self, op: Attention) -> torch.Tensor:
         return attention(op, self.q, self.k, self.v)
 
 
@@ -87,7 +87,7 @@ class Paged:
         """Tokens of every sequence's last page."""
         return torch.full_like(self.lengths, (op.kv_len - 1) % self.page + 1)
 
-    def wanted(self, op: Attention) -> torch.Tensor:
+    def reference(self, op: Attention) -> torch.Tensor:
         def laid_out(cache: torch.Tensor) -> torch.Tensor:
             rows = cache[self.table.long()].flatten(1, 2)[:, : op.kv_len]  # (batch, kv_len, heads, width)
             return rows.flatten(0, 1)
@@ -159,8 +159,8 @@ def experts(
     x, up, down = x.double(), up.double(), down.double()
     out = torch.zeros_like(x)
     for choice in range(ids.shape[1]):
-        own = ids[:, choice].long()
-        gate, value = torch.einsum("th,tgh->tg", x, up[own]).chunk(2, -1)
+        chosen = ids[:, choice].long()
+        gate, value = torch.einsum("th,tgh->tg", x, up[chosen]).chunk(2, -1)
         hidden = torch.nn.functional.silu(gate) * value
-        out += weights[:, choice, None].double() * torch.einsum("tg,thg->th", hidden, down[own])
+        out += weights[:, choice, None].double() * torch.einsum("tg,thg->th", hidden, down[chosen])
     return out

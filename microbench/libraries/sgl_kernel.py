@@ -30,7 +30,7 @@ def _flash(op: Attention, device: Any) -> LibraryCall:
             softmax_scale=op.head_dim**-0.5, causal=op.causal, window_size=operands.window(op),
         )  # fmt: skip
 
-    return LibraryCall(launch, lambda: (launch(), x.wanted(op)))
+    return LibraryCall(launch, lambda: (launch(), x.reference(op)))
 
 
 def _fp8(op: Gemm, device: Any) -> LibraryCall:
@@ -42,11 +42,11 @@ def _fp8(op: Gemm, device: Any) -> LibraryCall:
     a, w = operands.product(op, device)
     b, scales = operands.fp8_rows(w)
     rows = torch.empty_like(a, dtype=torch.float8_e4m3fn)
-    own = torch.empty(op.m, 1, dtype=torch.float32, device=a.device)
+    row_scales = torch.empty(op.m, 1, dtype=torch.float32, device=a.device)
 
     def launch() -> Any:
-        ops.sgl_per_token_quant_fp8(a, rows, own)
-        return ops.fp8_scaled_mm(rows, b.t(), own, scales, torch.bfloat16)
+        ops.sgl_per_token_quant_fp8(a, rows, row_scales)
+        return ops.fp8_scaled_mm(rows, b.t(), row_scales, scales, torch.bfloat16)
 
     return LibraryCall(launch, lambda: (launch(), a.double() @ (b.double() * scales.double()).t()))
 

@@ -40,7 +40,7 @@ def _flash(version: int) -> Callable[[Attention, Any], LibraryCall]:
         def launch() -> Any:
             return call(x.q, x.k, x.v, cu_seqlens_q=x.q_starts, **shared)
 
-        return LibraryCall(launch, lambda: (launch(), x.wanted(op)))
+        return LibraryCall(launch, lambda: (launch(), x.reference(op)))
 
     return make
 
@@ -56,8 +56,8 @@ def _fp8(op: Gemm, device: Any) -> LibraryCall:
     columns, scales = b.t(), scale.t().contiguous()
 
     def launch() -> Any:
-        rows, own = ops.scaled_fp8_quant(a, use_per_token_if_dynamic=True)
-        return ops.cutlass_scaled_mm(rows, columns, own, scales, torch.bfloat16)
+        rows, row_scales = ops.scaled_fp8_quant(a, use_per_token_if_dynamic=True)
+        return ops.cutlass_scaled_mm(rows, columns, row_scales, scales, torch.bfloat16)
 
     return LibraryCall(launch, lambda: (launch(), a.double() @ (b.double() * scale.double()).t()))
 
@@ -73,11 +73,11 @@ def _fp8_block(cutlass: bool) -> Callable[[Gemm, Any], LibraryCall]:
         b, scales = operands.fp8_blocks(w)
 
         def launch() -> Any:
-            rows, own = utils.per_token_group_quant_fp8(a, operands.BLOCK, column_major_scales=cutlass)
+            rows, row_scales = utils.per_token_group_quant_fp8(a, operands.BLOCK, column_major_scales=cutlass)
             if cutlass:
-                return ops.cutlass_scaled_mm(rows, b.t(), own, scales.t(), torch.bfloat16)
+                return ops.cutlass_scaled_mm(rows, b.t(), row_scales, scales.t(), torch.bfloat16)
             sides = [operands.BLOCK, operands.BLOCK]
-            return utils.w8a8_triton_block_scaled_mm(rows, b, own, scales, sides, output_dtype=torch.bfloat16)
+            return utils.w8a8_triton_block_scaled_mm(rows, b, row_scales, scales, sides, output_dtype=torch.bfloat16)
 
         return LibraryCall(launch, lambda: (launch(), a.double() @ w.double().t()))
 
@@ -96,8 +96,8 @@ def _nvfp4(op: Gemm, device: Any) -> LibraryCall:
     alpha = 1.0 / (ours * theirs)
 
     def launch() -> Any:
-        rows, own = ops.scaled_fp4_quant(a, ours)
-        return ops.cutlass_scaled_fp4_mm(rows, b, own, scales, alpha, torch.bfloat16)
+        rows, row_scales = ops.scaled_fp4_quant(a, ours)
+        return ops.cutlass_scaled_fp4_mm(rows, b, row_scales, scales, alpha, torch.bfloat16)
 
     return LibraryCall(launch, lambda: (launch(), a.double() @ w.double().t()))
 
@@ -173,13 +173,13 @@ def _kv_write(op: KvWrite, device: Any) -> LibraryCall:
     ops = LIBRARY.load("_custom_ops")
     slots = operands.ints(device, torch.randperm(2 * op.tokens)[: op.tokens], torch.int64)
     pages = -(-2 * op.tokens // operands.PAGE)
-    one = torch.ones((), dtype=torch.float32, device=slots.device)
+    unit_scale = torch.ones((), dtype=torch.float32, device=slots.device)
     if op.latent:
         latent, rope = operands.bf16(device, op.tokens, op.head_dim - 64), operands.bf16(device, op.tokens, 64)
         cache = operands.bf16(device, pages, operands.PAGE, op.head_dim)
 
         def launch_latent() -> None:
-            ops.concat_and_cache_mla(latent, rope, cache, slots, "auto", one)
+            ops.concat_and_cache_mla(latent, rope, cache, slots, "auto", unit_scale)
 
         def pair_latent() -> tuple[Any, Any]:
             launch_latent()
@@ -190,7 +190,7 @@ def _kv_write(op: KvWrite, device: Any) -> LibraryCall:
     keys, values = (operands.bf16(device, pages, operands.PAGE, op.kv_heads, op.head_dim) for _ in range(2))
 
     def launch() -> None:
-        ops.reshape_and_cache_flash(key, value, keys, values, slots, "auto", one, one)
+        ops.reshape_and_cache_flash(key, value, keys, values, slots, "auto", unit_scale, unit_scale)
 
     def pair() -> tuple[Any, Any]:
         launch()
@@ -244,10 +244,10 @@ def _sampler(op: Sampler, device: Any) -> LibraryCall:
     logits = device.randn(op.rows, op.vocab, dtype="fp32", scale=4.0)
     top_k = torch.full((op.rows,), op.top_k, dtype=torch.int32, device=logits.device)
     top_p = torch.full((op.rows,), op.top_p, dtype=torch.float32, device=logits.device)
-    own = torch.empty_like(logits)
+    copied = torch.empty_like(logits)
 
     def launch() -> Any:
-        return sampler.apply_top_k_top_p(own.copy_(logits), top_k, top_p)
+        return sampler.apply_top_k_top_p(copied.copy_(logits), top_k, top_p)
 
     def pair() -> tuple[Any, Any]:
         return launch().isfinite().float(), kept(logits, op).float()

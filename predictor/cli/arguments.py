@@ -45,8 +45,8 @@ def _add(section: Any, option: Option) -> None:
 
 def option_of(action: argparse.Action) -> Option | None:
     """The row that an action was made of; None for a verb's own."""
-    found: Option | None = getattr(action, "option", None)
-    return found
+    option: Option | None = getattr(action, "option", None)
+    return option
 
 
 def rows_of(verb: str) -> dict[str, Option]:

@@ -99,13 +99,13 @@ def _suggest(arguments: argparse.Namespace) -> int:
     with UnderWay("choosing cases", arguments):
         suggested = suggest(arguments.gpu, arguments.suggest, Path(arguments.out), Path(source) if source else None)
     entries: list[dict[str, Any]] = []
-    for one in suggested.cases:
-        case, (estimator, kind, dtype) = one.case.to_json(), one.case.kind
+    for suggestion in suggested.cases:
+        case, (estimator, kind, dtype) = suggestion.case.to_json(), suggestion.case.kind
         entries.append(
             {
                 "estimator": estimator, "class": kind, "dtype": dtype, "case": case,
-                "interval_pct": _percent(one.case.half_width), "class_before_pct": _percent(one.before),
-                "class_after_pct": _percent(one.after),
+                "interval_pct": _percent(suggestion.case.half_width), "class_before_pct": _percent(suggestion.before),
+                "class_after_pct": _percent(suggestion.after),
             }
         )  # fmt: skip
     if arguments.json:

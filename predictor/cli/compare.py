@@ -113,10 +113,10 @@ def _names(text: str, flag: str) -> list[str]:
     return names
 
 
-def _check_once(flag: str, names: list[str], found: Sequence[object]) -> None:
+def _check_once(flag: str, names: list[str], loaded: Sequence[object]) -> None:
     """RequestError where two names are of one thing, such as h100 and h100-sxm."""
-    for i, thing in enumerate(found):
-        first = found.index(thing)
+    for i, thing in enumerate(loaded):
+        first = loaded.index(thing)
         if first < i:
             raise RequestError(f"--{flag} {','.join(names)}: {names[first]} and {names[i]} are one; expected each once")
 

@@ -34,10 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " a table of your own",
     )
     load.add_argument("path", help="the folder that holds it (csv: the file)")
-    own = load.add_argument_group("of a table of your own (csv)")
-    own.add_argument("--gpu", metavar="G", help="the GPU that was measured: a name or a YAML file")
-    own.add_argument("--op", default="", metavar="OP", help="gemm, prefill, decode, all_reduce, moe, norm, ...")
-    own.add_argument("--unit", default="", metavar="U", help="of its times where no column says it: ns, us, ms or s")
+    table = load.add_argument_group("of a table of your own (csv)")
+    table.add_argument("--gpu", metavar="G", help="the GPU that was measured: a name or a YAML file")
+    table.add_argument("--op", default="", metavar="OP", help="gemm, prefill, decode, all_reduce, moe, norm, ...")
+    table.add_argument("--unit", default="", metavar="U", help="of its times where no column says it: ns, us, ms or s")
     output_argument(
         load, "--out", _rows, lambda path: [(path.with_name(path.name + ".meta.json"), SIDECAR)],
         required=True, metavar="FILE", help="a .parquet or .csv file to write",

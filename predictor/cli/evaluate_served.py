@@ -80,13 +80,13 @@ def _show(
     table = []
     for group in [*groups, {keys[0]: "all"} | overall]:
         for name in names:
-            found = group.get(name)
-            if found is None or not found["n"]:
+            scored = group.get(name)
+            if scored is None or not scored["n"]:
                 continue
-            figures = [found.get(key) for key in ("mean_ape_pct", "median_ape_pct", "p90_ape_pct", "mean_signed_pct")]
-            inside = found.get("interval_coverage_pct")
+            figures = [scored.get(key) for key in ("mean_ape_pct", "median_ape_pct", "p90_ape_pct", "mean_signed_pct")]
+            inside = scored.get("interval_coverage_pct")
             table.append([
-                *(str(group.get(key, "")) for key in keys), name, f"{found['n']:,}", f"{found['unpredicted']:,}",
+                *(str(group.get(key, "")) for key in keys), name, f"{scored['n']:,}", f"{scored['unpredicted']:,}",
                 *(f"{value:.2f} %" for value in figures), "" if inside is None else f"{inside:.0f} %",
             ])  # fmt: skip
     heads = ["figure", "n", "unpredicted", "mean", "median", "p90", "signed", "in the interval"]

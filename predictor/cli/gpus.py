@@ -72,14 +72,16 @@ def disagreements(spec: GPUSpec) -> dict[str, list[dict[str, str]]]:
     The catalogue keeps them for whoever asks: no forecast reads them.
     """
     document = parse_yaml(read_text(spec.path, "a YAML file of one GPU", f"GPU file '{spec.path}'"), str(spec.path))
-    found = {}
+    by_field = {}
     for name, entry in _entries(document, ""):
         others = entry.get("others")
-        told = [one for one in others if isinstance(one, dict)] if isinstance(others, list) else []
+        told = [source for source in others if isinstance(source, dict)] if isinstance(others, list) else []
         if told:
             keys = ("value", "source", "note")
-            found[name] = [{k: printable(" ".join(str(one[k]).split())) for k in keys if k in one} for one in told]
-    return found
+            by_field[name] = [
+                {k: printable(" ".join(str(source[k]).split())) for k in keys if k in source} for source in told
+            ]
+    return by_field
 
 
 def _entries(fields: object, below: str) -> Iterator[tuple[str, dict[Any, Any]]]:
@@ -124,9 +126,9 @@ def _print_one(spec: GPUSpec) -> None:
         rows.append((field, quantity(peak, suffix), spec.sources.get(field, "")))
     print_table(console, [Column("field", key=True), Column("value"), Column("source", wrap=True)], rows)
     others = [
-        f"{field}: {', '.join(str(one[key]) for key in ('value', 'source', 'note') if key in one)}"
+        f"{field}: {', '.join(str(source[key]) for key in ('value', 'source', 'note') if key in source)}"
         for field, told in disagreements(spec).items()
-        for one in told
+        for source in told
     ]
     if others:
         say(console, "\nOther sources say:")

@@ -88,8 +88,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.explain is not None:
         from predictor.search.training.space import named
 
-        plan = named(arguments.explain, [one.plan for one in searched.fitting])
-        chosen = next(one for one in searched.fitting if one.plan == plan)
+        plan = named(arguments.explain, [priced.plan for priced in searched.fitting])
+        chosen = next(priced for priced in searched.fitting if priced.plan == plan)
         more["explain"] = report.explain(searched, chosen)
     text = None
     if arguments.emit is not None:
@@ -176,5 +176,5 @@ def _write(searched: PricedPlans, path: Path) -> None:
     from predictor.files import outputs
     from predictor.sweep.parts import table_bytes
 
-    rows = [report.row(searched, one) for one in searched.priced]
+    rows = [report.row(searched, priced) for priced in searched.priced]
     outputs.write("--out", path, table_bytes(path, rows, list(rows[0])))

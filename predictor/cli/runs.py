@@ -38,8 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     console = wide_console()
     if not kept:
-        own = tracking.resolve_uri(None)
-        table.say(console, f"no runs are kept here; your own store: mlflow ui --backend-store-uri {own}")
+        store = tracking.resolve_uri(None)
+        table.say(console, f"no runs are kept here; your own store: mlflow ui --backend-store-uri {store}")
     for place, record in kept:
         date = time.strftime("%Y-%m-%d %H:%M", time.localtime(record.started_ms / 1e3))
         table.say(console, f"{record.kind:10} {record.status:9} for {record.uri}  ({place})", f"{date}  ")

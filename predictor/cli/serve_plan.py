@@ -139,10 +139,10 @@ def _emitted(word: str) -> str:
     from predictor import engines
     from predictor.engines.serve_options import listed
 
-    found = next((name for name in listed() if word in (name, *engines.engine(name).called)), None)
-    if found is None:
+    engine_name = next((name for name in listed() if word in (name, *engines.engine(name).called)), None)
+    if engine_name is None:
         raise RequestError(f"--emit {word}: expected one of {', '.join(listed())}")
-    return found
+    return engine_name
 
 
 def _commands(arguments: argparse.Namespace, answer: ServingAnswer) -> str:
@@ -152,7 +152,7 @@ def _commands(arguments: argparse.Namespace, answer: ServingAnswer) -> str:
 
     name = _emitted(arguments.emit)
     every = (*(entry.plan for entry in answer.entries), *answer.found.best)
-    plan = next((one for one in every if one.group.execution == name), None)
+    plan = next((layout for layout in every if layout.group.execution == name), None)
     if plan is None:
         raise RequestError(
             f"--emit {arguments.emit}: no plan of {name} meets the SLA; expected --execution with {name}"
@@ -164,7 +164,7 @@ def _repository(model: str) -> str:
     """What an engine loads: the name on Hugging Face of a model of the catalogue, else the words that were typed."""
     from predictor.models.built.load import aliases
 
-    return next((name for name, own in aliases().items() if own == model and "/" in name), model)
+    return next((name for name, known in aliases().items() if known == model and "/" in name), model)
 
 
 def _price(texts: Sequence[str] | None, asked: ServingQuestion) -> float | None:

@@ -64,11 +64,11 @@ def goals_of(arguments: argparse.Namespace) -> Goals:
     """The goals; RequestError for what is no time above 0."""
     from predictor.serving.goals import Goals
 
-    found: list[float | None] = []
+    goals: list[float | None] = []
     for name in ("ttft", "tpot"):
         value = getattr(arguments, name)
         if value is None:
-            found.append(None)
+            goals.append(None)
             continue
         if is_number(value):
             raise RequestError(f"--{name} {value}: in which unit? expected a time such as {value}ms or {value}s")
@@ -78,8 +78,8 @@ def goals_of(arguments: argparse.Namespace) -> Goals:
             raise RequestError(f"--{name}: {error}") from None
         if not 0.0 < seconds < 1e6:
             raise RequestError(f"--{name} {value}: expected a time above 0, such as 20ms")
-        found.append(seconds)
-    return Goals(*found)
+        goals.append(seconds)
+    return Goals(*goals)
 
 
 def add_traffic(parser: argparse.ArgumentParser) -> None:
@@ -116,8 +116,8 @@ def traffic_of(arguments: argparse.Namespace) -> Traffic:
             if getattr(arguments, name) is not None:
                 raise RequestError(f"--trace {arguments.trace}: says when requests come and how long they are; expected"
                                    f" no --{name}")  # fmt: skip
-        found = _read(arguments.trace)
-        return found if arguments.requests is None else found.first(arguments.requests)
+        requests = _read(arguments.trace)
+        return requests if arguments.requests is None else requests.first(arguments.requests)
     lengths = None
     if arguments.lengths is not None:
         if arguments.isl is not None or arguments.osl is not None:

@@ -124,14 +124,14 @@ def _run(parts: Parts, arguments: argparse.Namespace, artifacts: str | None) -> 
     if not tasks:
         return already
     if arguments.engine == RAY:
-        found = in_ray(tasks, artifacts, arguments.jobs)
+        finished = in_ray(tasks, artifacts, arguments.jobs)
     elif jobs == 1 or len(tasks) == 1:
-        found = here(tasks, artifacts)
+        finished = here(tasks, artifacts)
     else:
-        found = in_processes(tasks, artifacts, jobs)
+        finished = in_processes(tasks, artifacts, jobs)
     try:
         with UnderWay("sweep", arguments, total=total, done=done, unit="points") as bar:
-            for number, rows in found:
+            for number, rows in finished:
                 parts.write(number, rows)
                 done += len(rows)
                 bar.at(done)
@@ -139,5 +139,5 @@ def _run(parts: Parts, arguments: argparse.Namespace, artifacts: str | None) -> 
         print(f"{done:,} of {total:,} points are kept in {parts.folder}; the same command goes on", file=sys.stderr)
         raise
     finally:
-        found.close()
+        finished.close()
     return already

@@ -84,7 +84,7 @@ def _words(name: str, verb: ModuleType) -> tuple[Field, ...]:
 
     parser = Parser(add_help=False)
     verb.add_arguments(parser)
-    found = []
+    fields = []
     for action in parser._actions:
         if action.dest in _OWN or not action.option_strings:
             continue
@@ -93,5 +93,5 @@ def _words(name: str, verb: ModuleType) -> tuple[Field, ...]:
         default = OFF if switch else "" if action.default in (None, []) else str(action.default)
         choices = SWITCH if switch else () if option is None else field_of(option).choices
         help_ = str(action.help or "").replace("%%", "%") + " (needed)" * action.required
-        found.append(Field(f"{name}.{action.dest}", help_, default, choices))
-    return tuple(found)
+        fields.append(Field(f"{name}.{action.dest}", help_, default, choices))
+    return tuple(fields)

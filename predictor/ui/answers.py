@@ -74,35 +74,35 @@ def answered(state: State, fields: Sequence[Field], artifacts: str | None) -> li
     return every
 
 
-def _errors(found: Sequence[Answered]) -> list[dict[str, str]]:
+def _errors(answers: Sequence[Answered]) -> list[dict[str, str]]:
     """Each line once, beside the field that it is about."""
     lines: dict[tuple[str, str], None] = {}
-    for place, one in enumerate(found):
-        if one.error is not None:
-            field = one.error.field or (f"gpu.{place}" if len(found) > 1 else "")
-            lines[field, one_line(str(one.error))] = None
+    for place, answer in enumerate(answers):
+        if answer.error is not None:
+            field = answer.error.field or (f"gpu.{place}" if len(answers) > 1 else "")
+            lines[field, one_line(str(answer.error))] = None
     return [{"field": field, "line": line} for field, line in lines]
 
 
 def quick(state: State, fields: Sequence[Field], artifacts: str | None) -> dict[str, Any]:
     """The boards side by side: markup, and the link, command and Python of the board that is shown."""
     try:
-        found = answered(state, fields, artifacts)
+        answers = answered(state, fields, artifacts)
     except FieldError as error:
         return {"errors": [{"field": error.field, "line": one_line(str(error))}]}
-    done = [(one.label, one.forecast.prediction) for one in found if one.forecast is not None]
-    answer: dict[str, Any] = {"errors": _errors(found), "link": write_link(state)}
+    done = [(each.label, each.forecast.prediction) for each in answers if each.forecast is not None]
+    answer: dict[str, Any] = {"errors": _errors(answers), "link": write_link(state)}
     if not done:
         return answer
-    shown = found[state.shown].forecast
-    place = state.shown if found[state.shown].board else next(i for i, one in enumerate(found) if one.forecast)
+    shown = answers[state.shown].forecast
+    place = state.shown if answers[state.shown].board else next(i for i, each in enumerate(answers) if each.forecast)
     answer |= {
         "command": command_of(state, place, artifacts),
         "python": python_of(state, fields, place, artifacts),
-        "files": files(state, found[place].board),
-        "said": "; ".join(f"{label}: {seconds(one.latency_s)}" for label, one in done),
+        "files": files(state, answers[place].board),
+        "said": "; ".join(f"{label}: {seconds(prediction.latency_s)}" for label, prediction in done),
         "title": f"{done[0][1].model}: {', '.join(label for label, _ in done)}",
-        "html": side_by_side(done) + _table(found, state.shown),
+        "html": side_by_side(done) + _table(answers, state.shown),
         "shown": shown is not None,
     }
     return answer
@@ -110,8 +110,8 @@ def quick(state: State, fields: Sequence[Field], artifacts: str | None) -> dict[
 
 def files(state: State, board: Board | None) -> dict[str, str]:
     """The files that the command line names: what was pasted, and boards that sliders made."""
-    found = {CONFIG: state.config} if state.config else {}
-    return found | ({PASTED: board.text} if board and board.text else {})
+    texts = {CONFIG: state.config} if state.config else {}
+    return texts | ({PASTED: board.text} if board and board.text else {})
 
 
 _HEADS = (
@@ -120,30 +120,30 @@ _HEADS = (
 )  # fmt: skip
 
 
-def _table(found: Sequence[Answered], shown: int) -> str:
+def _table(answers: Sequence[Answered], shown: int) -> str:
     rows = []
-    for place, one in enumerate(found):
-        if one.forecast is None:
-            rows.append((one.label, "-", "-", "-", "-", "-", one_line(str(one.error))))
+    for place, each in enumerate(answers):
+        if each.forecast is None:
+            rows.append((each.label, "-", "-", "-", "-", "-", one_line(str(each.error))))
             continue
-        answer = one.forecast.prediction
+        answer = each.forecast.prediction
         interval = "-" if answer.interval_s is None else span(*answer.interval_s)
         memory = gib_of(answer.memory.total, answer.memory.capacity)
         chosen = place == shown
-        choose = render("choose.html", place=place, chosen=chosen, label=one.label)
+        choose = render("choose.html", place=place, chosen=chosen, label=each.label)
         time, made = seconds(answer.latency_s), throughput(answer)
-        rows.append((one.label, choose, time, interval, made, memory, bound_words(answer)))
+        rows.append((each.label, choose, time, interval, made, memory, bound_words(answer)))
     return table("Boards side by side", _HEADS, rows)
 
 
 def detailed(state: State, fields: Sequence[Field], artifacts: str | None) -> dict[str, Any]:
     """The board that is shown, taken apart: the sections of the report."""
     try:
-        one = _shown(state, fields, artifacts)
+        shown = _shown(state, fields, artifacts)
     except RequestError as error:
         wrong = blamed(error, fields, state.shown)
         return {"errors": [{"field": wrong.field, "line": one_line(str(wrong))}]}
-    answer, run = one.prediction, one.run
+    answer, run = shown.prediction, shown.run
     totals: dict[str, float] = {}
     for row in answer.breakdown:
         totals[row.op] = totals.get(row.op, 0.0) + row.latency_s
@@ -151,7 +151,7 @@ def detailed(state: State, fields: Sequence[Field], artifacts: str | None) -> di
     notes = render("lines.html", lead="", lines=answer.notes) if answer.notes else Markup()
     sections = (
         headline(answer), notes, waterfall_section(answer), classes_section(answer, classes),
-        roofline_section(points(one), run.gpu), memory_section(answer), changes_section(sensitivities(one)),
+        roofline_section(points(shown), run.gpu), memory_section(answer), changes_section(sensitivities(shown)),
     )  # fmt: skip
     return {"errors": [], "html": Markup("").join(sections)}
 
@@ -163,9 +163,9 @@ def _shown(state: State, fields: Sequence[Field], artifacts: str | None) -> Fore
 
 def as_json(state: State, fields: Sequence[Field], artifacts: str | None) -> str:
     """The answers as `predict --json` prints them: one object, or a list of one a board."""
-    found = answered(state, fields, artifacts)
-    wrong = next((one.error for one in found if one.error is not None), None)
+    answers = answered(state, fields, artifacts)
+    wrong = next((each.error for each in answers if each.error is not None), None)
     if wrong is not None:
         raise wrong
-    objects = [to_dict(one.forecast.prediction) for one in found if one.forecast is not None]
+    objects = [to_dict(each.forecast.prediction) for each in answers if each.forecast is not None]
     return json.dumps(objects[0] if len(objects) == 1 else objects, indent=2, allow_nan=False) + "\n"

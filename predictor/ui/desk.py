@@ -52,8 +52,8 @@ def reply(fields: Sequence[Field], kinds: Mapping[str, Kind], artifacts: str | N
         if name in kinds:
             words_of_search(kinds[name], state)
             return Reply(200, "", state)
-        found = works[name](state, fields, artifacts)
-        return Reply(200, found if isinstance(found, str) else json.dumps(found))
+        answer = works[name](state, fields, artifacts)
+        return Reply(200, answer if isinstance(answer, str) else json.dumps(answer))
     except TextError as error:
         return _errors(400, error.field, str(error))
     except FieldError as error:

@@ -22,11 +22,11 @@ def drawn(points: Sequence[Point], front: Sequence[tuple[float, float]], axes: t
     return figure(caption, charts)
 
 
-def training_plans(found: Mapping[str, Any]) -> Markup:
+def training_plans(answer: Mapping[str, Any]) -> Markup:
     """Plans of `tilecast plan`: step time against memory."""
-    plans = found["plans"]
+    plans = answer["plans"]
     if not plans:
-        words = f"None of {found['plans_legal']:,} legal plans fits in memory: use more GPUs, or a smaller batch."
+        words = f"None of {answer['plans_legal']:,} legal plans fits in memory: use more GPUs, or a smaller batch."
         return Markup("<p>{}</p>").format(words)
     points = [
         Point(p["memory_gib"], p["latency_ms"], f"{p['label']}: {seconds(p['latency_ms'] * _MS)},"
@@ -50,15 +50,15 @@ def training_plans(found: Mapping[str, Any]) -> Markup:
         for p in plans[:ROWS]
     ]  # fmt: skip
     words = (
-        f"{found['plans_fitting']:,} of {found['plans_legal']:,} legal plans fit; the best {len(plans):,} are drawn."
+        f"{answer['plans_fitting']:,} of {answer['plans_legal']:,} legal plans fit; the best {len(plans):,} are drawn."
     )
     picture = drawn(points, front, ("GiB a GPU", "ms a step"), f"{words} A ring is the fastest.")
     return Markup("").join((picture, table("The fastest plans", heads, rows)))
 
 
-def serving_plans(found: Mapping[str, Any]) -> Markup:
+def serving_plans(answer: Mapping[str, Any]) -> Markup:
     """Plans of `tilecast serve plan`: what a user sees against what a GPU makes, and the best within the SLA."""
-    front, plans = found["frontier"], found["plans"]
+    front, plans = answer["frontier"], answer["plans"]
     kinds = list(dict.fromkeys(map(_kind, front)))
     points = [Point(*_speeds(p), f"{_layout(p)}: {_said(p)}", kinds.index(_kind(p))) for p in front]
     chosen = plans[0]
@@ -75,7 +75,7 @@ def serving_plans(found: Mapping[str, Any]) -> Markup:
         for p in plans[:ROWS]
     ]  # fmt: skip
     caption = (
-        f"The Pareto frontier: {len(front)} of {found['points']:,} plans. The ring is the best plan within the SLA."
+        f"The Pareto frontier: {len(front)} of {answer['points']:,} plans. The ring is the best plan within the SLA."
         f" Colours: {', '.join(kinds)}."
     )
     picture = drawn(points, [_speeds(p) for p in front], ("tokens/s a user", "tokens/s a GPU"), caption)

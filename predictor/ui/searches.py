@@ -50,8 +50,8 @@ def words_of_search(kind: Kind, state: State) -> dict[str, str]:
     form: the model, the board."""
     config_of(state)
     shown_board(state)
-    known = {one.name: one for one in kind.fields}
-    found = {}
+    known = {field.name: field for field in kind.fields}
+    words = {}
     for name, text in state.search.items():
         if not name.startswith(f"{kind.name}."):
             continue
@@ -65,8 +65,8 @@ def words_of_search(kind: Kind, state: State) -> dict[str, str]:
             known[name].read(text)
         except RequestError as error:
             raise FieldError(name, str(error)) from None
-        found[known[name].word] = text
-    return found
+        words[known[name].word] = text
+    return words
 
 
 def found_by(kind: Kind, artifacts: str | None, state: State) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def found_by(kind: Kind, artifacts: str | None, state: State) -> dict[str, Any]:
 
 def error_beside(kind: Kind, line: str) -> dict[str, str]:
     """The line of an error, and the field whose flag it names first."""
-    names = {flag(one.word): one.name for one in kind.fields} | {"--model": "model"}
+    names = {flag(field.word): field.name for field in kind.fields} | {"--model": "model"}
     named = (names[word] for word in re.findall(r"--[a-z][a-z-]*", line) if word in names)
     return {"field": next(named, f"{kind.name}."), "line": one_line(line)}
 
@@ -140,10 +140,10 @@ class Searches:
         search = self.searches.get(key)
         if search is None:
             return {}
-        found: dict[str, Any] = {"seconds": (search.ended or time.monotonic()) - search.began, "errors": []}
+        status: dict[str, Any] = {"seconds": (search.ended or time.monotonic()) - search.began, "errors": []}
         if search.ended is None:
-            return found | {"state": "running"}
-        return found | ({"state": "cancelled"} if search.cancelled else search.answer)
+            return status | {"state": "running"}
+        return status | ({"state": "cancelled"} if search.cancelled else search.answer)
 
     def cancel(self, key: str) -> dict[str, Any]:
         """Ends a search with its process; what it has said is dropped."""

@@ -116,8 +116,8 @@ def application(
 
     async def search(request: Request) -> Response:
         key = request.path_params["key"]
-        found = searches.cancel(key) if request.method == "DELETE" else searches.status(key)
-        return JSONResponse(found, 200 if found else 404, headers=_HEADERS)
+        status = searches.cancel(key) if request.method == "DELETE" else searches.status(key)
+        return JSONResponse(status, 200 if status else 404, headers=_HEADERS)
 
     @asynccontextmanager
     async def life(_: Starlette) -> AsyncIterator[None]:

@@ -76,7 +76,7 @@ def read_state(given: object, fields: Sequence[Field]) -> State:
                 _check_text("gpu.0" if name == "gpu" else name, text, _LONGEST.get(name, LONGEST))
     known = {field.name: field for field in fields}
     boards = given.get("gpu", [])
-    if not isinstance(boards, list) or not all(isinstance(one, str) for one in boards):
+    if not isinstance(boards, list) or not all(isinstance(board, str) for board in boards):
         raise FieldError("gpu.0", "gpu: expected a list of texts")
     words: dict[str, str] = {}
     search: dict[str, str] = {}
@@ -102,7 +102,7 @@ def read_state(given: object, fields: Sequence[Field]) -> State:
     shown = given.get("shown", "0")
     if not (isinstance(shown, str) and shown.isascii() and shown.isdecimal() and len(shown) < 4):
         raise FieldError("", f"shown: {str(shown)[:20]!r} is no board's place; expected 0 for the first")
-    asked = tuple(one.strip() for one in boards)
+    asked = tuple(board.strip() for board in boards)
     place = min(int(shown), max(0, len(asked) - 1))
     return State(texts["model"].strip(), texts["config"].strip(), asked, taken, place, search)
 
@@ -121,7 +121,7 @@ def write_link(state: State) -> str:
     pairs += [("config", state.config)] if state.config else []
     shown = [("shown", str(state.shown))] if state.shown else []
     return urlencode(
-        [*pairs, *(("gpu", one) for one in state.gpus), *state.words.items(), *shown, *state.search.items()]
+        [*pairs, *(("gpu", board) for board in state.gpus), *state.words.items(), *shown, *state.search.items()]
     )
 
 
@@ -196,13 +196,13 @@ def shown_board(state: State) -> Board:
 def words_of(state: State, fields: Sequence[Field]) -> dict[str, Any]:
     """The words as `predictor.predict` takes them. Raises FieldError."""
     known = {field.name: field for field in fields}
-    found = {}
+    words = {}
     for name, text in state.words.items():
         try:
-            found[name] = known[name].read(text)
+            words[name] = known[name].read(text)
         except RequestError as error:
             raise FieldError(name, str(error)) from None
-    return found
+    return words
 
 
 def blamed(error: RequestError, fields: Sequence[Field], place: int) -> FieldError:
@@ -212,9 +212,9 @@ def blamed(error: RequestError, fields: Sequence[Field], place: int) -> FieldErr
     line = str(error)
     names = {flag(field.name): field.name for field in fields}
     names |= {"--gpu": f"gpu.{place}", "--model": "model"}
-    for found in re.findall(r"--[a-z][a-z-]*", line):
-        if found in names:
-            return FieldError(names[found], line)
+    for option in re.findall(r"--[a-z][a-z-]*", line):
+        if option in names:
+            return FieldError(names[option], line)
     for field in fields:
         if line.startswith((f"{field.label} ", f"unknown {field.label} ", f"{field.name} ")):
             return FieldError(field.name, line)

@@ -20,10 +20,11 @@ PINNED = {("predictor/simulate/memory.py", "own")}
 
 #: Folders in which no variable, argument or function has a name that says nothing.
 FINISHED = (
-    "predictor/data", "predictor/engines", "predictor/files", "predictor/fit", "predictor/forecast",
-    "predictor/formats", "predictor/graph", "predictor/hardware", "predictor/kernels", "predictor/models/built",
-    "predictor/ops", "predictor/passes", "predictor/report", "predictor/request", "predictor/search",
-    "predictor/serving", "predictor/simulate", "predictor/sweep", "predictor/tracking",
+    "microbench", "predictor/cli", "predictor/data", "predictor/engines", "predictor/files", "predictor/fit",
+    "predictor/forecast", "predictor/formats", "predictor/graph", "predictor/hardware", "predictor/kernels",
+    "predictor/models/built", "predictor/ops", "predictor/passes", "predictor/report", "predictor/request",
+    "predictor/search", "predictor/serving", "predictor/simulate", "predictor/sweep", "predictor/tracking",
+    "predictor/ui",
 )  # fmt: skip
 
 
