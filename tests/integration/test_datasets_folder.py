@@ -259,15 +259,16 @@ def test_the_harness_example_is_in_its_own_format_and_imports(tmp_path: Path) ->
     dataset.write(result.frame, tmp_path / "rows.parquet", result.about())
     assert len(dataset.devices(dataset.read_meta(tmp_path / "rows.parquet"))) == 1
     assert not any(path.is_relative_to(EXAMPLE) for path in dataset.data_files(FOLDER))
-    in_seconds, parquet = tmp_path / "in_seconds", pytest.importorskip("pyarrow.parquet")
-    shutil.copytree(EXAMPLE, in_seconds)
-    for path in in_seconds.rglob("measurements.parquet"):
-        table = parquet.read_table(path)
-        number = table.schema.get_field_index("latency_ms")
-        times = [value * 1e-3 for value in table["latency_ms"].to_pylist()]
-        parquet.write_table(table.set_column(number, table.schema.field(number), [times]), path)
-    with pytest.raises(SpecError, match="expected milliseconds, these look like seconds"):
-        import_source("microbench", in_seconds)
+    parquet = pytest.importorskip("pyarrow.parquet")
+    for unit, scale in (("seconds", 1e-3), ("microseconds", 1e3)):
+        shutil.copytree(EXAMPLE, tmp_path / unit)
+        for path in (tmp_path / unit).rglob("measurements.parquet"):
+            table = parquet.read_table(path)
+            number = table.schema.get_field_index("latency_ms")
+            times = [value * scale for value in table["latency_ms"].to_pylist()]
+            parquet.write_table(table.set_column(number, table.schema.field(number), [times]), path)
+        with pytest.raises(SpecError, match=f"expected milliseconds, these look like {unit}"):
+            import_source("microbench", tmp_path / unit)
     for path in EXAMPLE.rglob("meta.yaml"):
         (collection,) = yaml.safe_load(path.read_text(encoding="utf-8"))["collections"]
         assert collection["machine"]["system"] == "Linux", path  # no release, which may name a host

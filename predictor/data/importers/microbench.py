@@ -22,7 +22,7 @@ from predictor.data.importers.base import (
     find,
 )
 from predictor.data.parquet import as_frame, read_arrow
-from predictor.data.plausible import keep_apart
+from predictor.data.plausible import HARNESS_UNIT_LIMIT, keep_apart
 from predictor.data.schema import BY_NAME, REQUIRED, SCHEMA_VERSION
 from predictor.errors import SpecError
 from predictor.files.read import parse_json
@@ -45,7 +45,7 @@ def run(root: Path) -> ImportResult:
             into.skip_file(path, lines, "still in the journal of a collection that was cut off: run collect again")
     result = into.result()
     specs = [load_gpu(path) for path in device_files(root)]
-    keep_apart(result.frame, str(root), {spec.id: spec for spec in specs})
+    keep_apart(result.frame, str(root), {spec.id: spec for spec in specs}, unit_limit=HARNESS_UNIT_LIMIT)
     return replace(result, devices={spec.id: spec.path.read_text(encoding="utf-8") for spec in specs})
 
 
