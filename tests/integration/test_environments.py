@@ -99,7 +99,7 @@ def test_any_terminal_shows_how_far_the_work_is(
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     monkeypatch.setenv("LINES", columns)
-    monkeypatch.delenv("TERM") if term is None else monkeypatch.setenv("TERM", term)
+    monkeypatch.delenv("TERM", raising=False) if term is None else monkeypatch.setenv("TERM", term)
     monkeypatch.setattr(under_way, "PATIENCE_S", 0.0)
     monkeypatch.setattr(sys, "stderr", seen := Terminal())
     with under_way.UnderWay("counting", total=3, unit="steps") as life:
