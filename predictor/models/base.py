@@ -1,9 +1,8 @@
 """Model: what a forecast asks of a model, whatever it was made from.
 
 A config.json that a reader knows (`predictor.models.built`), a module, a class or a file that is traced
-(`predictor.models.traced`), and a pipeline of several models implement it. Who asks never needs to know which one it
-has: sizes that only some models have a name for are asked for by a method, and what cannot be done with a model is
-what it says of a `Feature`.
+(`predictor.models.traced`), and a pipeline of several models implement it. A caller never needs to know which kind it
+has: a method answers for sizes that only some models know, and `Model.refusal` says why a model lacks a `Feature`.
 """
 
 from __future__ import annotations
@@ -127,7 +126,7 @@ class Model(ABC):
         """What its throughput is counted in, of `predictor.graph.samples.UNITS`."""
         return TOKENS
 
-    # -- what is known of its layers; what a model has no name for, it has not -----------------------------------------
+    # -- what is known of its layers; 0, "" or False where a model does not know --------------------------------------
 
     @property
     def experts(self) -> int:

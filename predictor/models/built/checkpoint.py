@@ -95,15 +95,15 @@ _ONE_SHARED = ("qwen2_moe", "qwen3_next", "qwen3_5_moe")
 def read_checkpoint(data: Mapping[str, Any], config: ModelConfig, where: str) -> Checkpoint | None:
     """What the dictionary of a config.json says of its numbers; None for a checkpoint in 16 bit or more.
 
-    Raises SpecError for what is no such object. A scheme that is not known is the checkpoint's ``trouble``, one line
-    with those that are, which a run in another dtype does not have.
+    Raises SpecError where the value is not an object. An unknown scheme goes into the checkpoint's ``trouble`` (one
+    line, which lists the known ones): only a run in the checkpoint's own format raises it.
     """
     rules = rules_of(data, where)
     return rules if rules is None or isinstance(rules, Checkpoint) else _by_part(rules, config)
 
 
 def rules_of(data: Mapping[str, Any], where: str) -> Rules | Checkpoint | None:
-    """The rules of a config.json, None for none; a checkpoint that says what is wrong with them."""
+    """The rules of a config.json; None where it has none, and a checkpoint with its ``trouble`` if they are unknown."""
     inner = data.get("text_config")
     keys = ("quantization_config", "compression_config", "quantization")
     within = (data, inner if isinstance(inner, Mapping) else {})
@@ -119,8 +119,8 @@ def rules_of(data: Mapping[str, Any], where: str) -> Rules | Checkpoint | None:
 
 
 class _Patterns:
-    """Names of modules as lists have them: "re:" is matched from the start, "*" stands for anything, and a plain name
-    means itself and what is inside it, wherever its first word stands ("gate" is no "gate_proj")."""
+    """Names of modules as checkpoints list them: "re:" starts a regular expression that matches from the start, "*"
+    stands for anything. A plain name means that module and all inside it, at any depth ("gate" is not "gate_proj")."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names: set[str] = set()
@@ -196,7 +196,7 @@ def _method(said: Mapping[str, Any], where: str) -> str:
 
 
 def _unknown(value: object, where: str, known: Iterable[str] = KNOWN) -> UnsupportedError:
-    """The error for a scheme that has no word."""
+    """The error for a scheme that no word of --dtype stands for."""
     close = nearest(str(value), known, 1)
     tail = f"; nearest: {close[0]}" if close else ""
     return UnsupportedError(f"{where}: {value!r} is no scheme that is known: expected one of {', '.join(known)}{tail}")
@@ -324,7 +324,7 @@ def _names(said: Mapping[str, Any], key: str, where: str) -> list[str]:
 
 
 def _check_patterns(names: Iterable[str], where: str) -> None:
-    """SpecError for a regular expression that is none, UnsupportedError for one that `Pattern` does not read."""
+    """SpecError for an invalid regular expression, UnsupportedError for one that `Pattern` does not read."""
     for name in names:
         if name.startswith("re:"):
             try:
@@ -362,7 +362,7 @@ def _parts(config: ModelConfig, sparse: bool) -> tuple[str, ...]:
 def _by_part(rules: Rules, config: ModelConfig) -> Checkpoint:
     """The words of every part: those of most layers, and the layers that differ.
 
-    Modules of a part that differ among each other are one product in an engine, which takes them unquantized.
+    An engine runs the modules of a part as one product; where their words differ, the part counts as unquantized.
     """
     prefix = _LAYERS.get(config.model_type, "model.layers")
     layers = [

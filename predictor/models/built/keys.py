@@ -1,7 +1,7 @@
 """Keys of a config.json against those that its configuration class knows.
 
-A class of transformers takes any key: one that is misspelt leaves a size at its default. So a key that nobody knows and
-that is a slip of the keyboard away from a known one that is absent is an error; any other is named as ignored.
+A class of transformers takes any key, so a misspelt one leaves a size at its default. An unknown key that is close to
+an absent known one is therefore an error; every other unknown key is named as ignored.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def known_keys(model_type: object) -> frozenset[str]:
 
 
 def ignored_keys(data: Mapping[str, Any], model_type: str, seen: set[str], where: str) -> tuple[str, ...]:
-    """Keys of a config.json, and of its "text_config", that neither its class nor its reader, which looked for those in
-    ``seen``, knows; none for a type from outside. SpecError as `unknown_keys`."""
+    """Keys of a config.json, and of its "text_config", that its class does not know and its reader did not look for
+    (``seen``); none for a type from outside. SpecError as `unknown_keys`."""
     known = known_keys(model_type)
     if not known:
         return ()
@@ -96,8 +96,8 @@ def ignored_keys(data: Mapping[str, Any], model_type: str, seen: set[str], where
 
 
 def unknown_keys(data: Mapping[str, Any], known: Collection[str], where: str) -> tuple[str, ...]:
-    """Keys of ``data`` that are none of ``known`` and change nothing; SpecError, one line, for one that is a slip of
-    the keyboard away from a known one that is absent."""
+    """Keys of ``data`` that are not in ``known`` and change nothing. SpecError, one line, for one that is close to an
+    absent known key."""
     absent = [key for key in known if key not in data]
     unknown = []
     for key in data:

@@ -2,7 +2,7 @@
 
 An entry names the class, its defaults, what of a `ModelConfig` is fixed (``fields``) and what keys of a config.json say
 (``keys``: field -> [key, default]; of keys with "|" between them the first that is there; "?" at the end: a missing key
-is not noted). ``like`` lists what an entry takes over: shared groups and other types, whose values its own replace.
+is not noted). ``like`` lists shared groups and other types that an entry takes over; its own values replace theirs.
 """
 
 from __future__ import annotations

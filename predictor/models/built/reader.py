@@ -18,7 +18,7 @@ class Reader:
     """Typed look-ups in the dictionary of a config.json; every default that was taken is noted in ``assumed``.
 
     ``where`` names the file and model type in an error: "config.json of llama". ``names``: what the type calls a key
-    that most types have; the first that is there of several with "|" between them, and "" for a key that it has not.
+    that most types have: the first present one of several with "|" between them, or "" for a key that it does not have.
     """
 
     def __init__(self, data: Mapping[str, Any], where: str, names: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -152,7 +152,7 @@ def common_fields(reader: Reader, model_type: str, name: str) -> dict[str, Any]:
 
 
 def _check_family(reader: Reader, architecture: str, model_type: str) -> None:
-    """RequestError, one line, where a class of another model stands beside the model type: one of the two is wrong."""
+    """SpecError, one line, where the architecture is the class of another model type: one of the two is wrong."""
     stems = {kind: _stem(name) for kind, name in DEFAULT_ARCHITECTURE.items()}
     lowered = architecture.lower()
     family = max(

@@ -10,6 +10,7 @@ import contextlib
 import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -28,13 +29,12 @@ TORCH = {
     "fp64": torch.float64, "fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16,
     "int64": torch.int64, "int32": torch.int32, "int8": torch.int8, "bool": torch.bool,
 }  # fmt: skip
-_FLOATS = ("fp64", "fp32", "tf32", "fp16", "bf16", "float")
-#: What PyTorch says where an operator asks for numbers that the meta device has not.
 #: Operators whose results are as large as the numbers say.
 _SIZED_BY_DATA = tuple(
     f"aten.{name}."
     for name in ("nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "repeat_interleave")
 )
+#: What PyTorch says where an operator asks for numbers that the meta device does not have.
 _DATA = ("meta tensor", "Meta tensor", "Cannot copy out of meta", "data-dependent", "nonzero", "data_ptr", ".item()")
 
 
@@ -193,8 +193,6 @@ def _backward(heads: list[torch.Tensor], recorder: Recorder, fused: bool) -> Non
 
 def _update(module: nn.Module, optimizer: Callable[[Any], Any], recorder: Recorder) -> Graph:
     """The step of an optimizer, its state made in a step before it."""
-    from predictor.graph.graph import Node
-
     trained = [p for p in module.parameters() if p.requires_grad]
     for p in trained:
         p.grad = torch.empty_like(p)
@@ -204,10 +202,7 @@ def _update(module: nn.Module, optimizer: Callable[[Any], Any], recorder: Record
     with step, contextlib.suppress(AttributeError):
         stepping.step()
     recorder.unknown.update(step.unknown)
-    nodes = tuple(
-        Node(n.op, n.name, n.inputs, n.outputs, n.count, OPTIMIZER, n.host_calls, n.share, n.part, n.scope)
-        for n in step.nodes
-    )
+    nodes = tuple(replace(node, phase=OPTIMIZER) for node in step.nodes)
     return Graph((Block("optimizer", nodes),)) if nodes else Graph(())
 
 
