@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from predictor.cli.prices import add_price, read_prices
 from predictor.cli.tracked import resolve
 from predictor.errors import RequestError
 from predictor.files.outputs import PICTURE, by_ending, output_argument, table
+from predictor.files.records import replace
 from predictor.report.under_way import UnderWay
 from predictor.request.options import OPTIONS, PLAN, words_of
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from predictor.cli.arguments import add_options, two_helps
 from predictor.cli.tracked import resolve
 from predictor.errors import RequestError, UnsupportedError
 from predictor.files import outputs
+from predictor.files.records import replace
 from predictor.forecast.forecast import Forecast
 from predictor.graph.recording import Recording
 from predictor.graph.saved_graph import recording_bytes

@@ -7,7 +7,6 @@ import csv
 import importlib
 import io
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from predictor.cli.arguments import add_options, rows_of
 from predictor.errors import RequestError
 from predictor.files import outputs
 from predictor.files.arguments import seed
+from predictor.files.records import replace
 from predictor.files.units import parse_quantity
 from predictor.request.options import SERVE, words_of
 from predictor.request.words import is_number

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from predictor.data.row_values import row_name
 from predictor.data.schema import OP_COLUMNS, TILE_PROBE
 from predictor.errors import SpecError, TilecastError
 from predictor.files.extras import require
+from predictor.files.records import dataclass
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.ops.roofline import TOLERANCE, roofline
 

@@ -7,12 +7,13 @@ and writing files of it is the business of `predictor.data.dataset`. docs/refere
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from functools import lru_cache
 from typing import Any
 
 from predictor.engines import libraries
 from predictor.errors import SpecError, unknown_name
+from predictor.files.records import dataclass
 from predictor.ops import OPERATORS, Op
 
 #: Raised with every change that makes an older file read wrongly; a reader refuses a version that it does not know.

@@ -14,7 +14,6 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from predictor.data import shards
 from predictor.data.importers import import_parts
 from predictor.errors import RequestError, SpecError, TilecastError, unknown_name
 from predictor.files.extras import require
+from predictor.files.records import dataclass
 
 _HERE = Path(__file__).resolve().parent.parent
 _INSTALLED, _CHECKOUT = (folder / "sources.yaml" for folder in (_HERE / "_datasets", _HERE.parent / "datasets"))

@@ -6,7 +6,7 @@ Times are in seconds. A field that a file of this folder does not set keeps the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field
 from functools import lru_cache, partial
 from importlib import import_module
 from types import MappingProxyType
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from predictor.engines.boards import Boards, refusal
 from predictor.engines.memory import WHOLE, MemoryRule
 from predictor.engines.releases import Release, age, as_of, numbers
+from predictor.files.records import dataclass, replace
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.attention import Attention
 from predictor.ops.base import Op

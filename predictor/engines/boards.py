@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from predictor.engines.releases import numbers
+from predictor.files.records import dataclass
 from predictor.hardware.gpu import GENERATIONS, GPUSpec
 
 #: Vendors whose boards are known; of another's, which somebody made up, nobody can say what runs there.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from predictor.files.records import dataclass
 
 
 def divided(layers: int, parts: int) -> tuple[int, int, int] | None:

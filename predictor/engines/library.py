@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from predictor.engines.releases import age, as_of
+from predictor.files.records import dataclass, replace
 from predictor.formats.quantization import MARLIN as MARLIN_SCHEMES
 from predictor.hardware.gpu import GPUSpec
 

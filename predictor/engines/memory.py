@@ -7,10 +7,10 @@ that its file lists unless another is asked for; one that lists none may use the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from predictor.engines.releases import as_of
 from predictor.errors import RequestError
+from predictor.files.records import dataclass
 
 #: What a fraction is of, and what has to stay within it.
 BASES = {

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 
 from predictor.engines.library import CUSTOM_ONE_SHOT
 from predictor.engines.vintage import NO_LIMIT
+from predictor.files.records import dataclass
 
 #: Algorithms of an all_reduce within a node: a kernel of the engine's own that reads all peers' buffers at once, or
 #: reduces a share and gathers, or either (by a table that is not here); PyTorch's symmetric memory, with the switch

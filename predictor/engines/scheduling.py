@@ -11,12 +11,13 @@ from __future__ import annotations
 import heapq
 from abc import ABC, abstractmethod
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import numpy.typing as npt
 
 from predictor.engines.vintage import NOBODY, Scheduler
+from predictor.files.records import dataclass
 
 #: Tokens of a block that requests name, by definition: those of Mooncake's traces.
 BLOCK_TOKENS = 512

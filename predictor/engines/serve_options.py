@@ -9,7 +9,7 @@ for ours.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -17,6 +17,7 @@ from types import MappingProxyType
 from predictor.engines.base import Engine
 from predictor.engines.releases import numbers
 from predictor.errors import UnsupportedError
+from predictor.files.records import dataclass
 from predictor.files.yaml_reader import read_yaml_file
 
 FOLDER = Path(__file__).parent / "launch_options"

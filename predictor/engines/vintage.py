@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from predictor.files.records import dataclass
 from predictor.hardware.gpu import GPUSpec
 
 if TYPE_CHECKING:

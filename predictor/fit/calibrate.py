@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from predictor.data.plausible import keep_apart
 from predictor.data.plausible_tables import TABLE_FLAGS, keep_tables_apart
 from predictor.engines import EAGER
 from predictor.errors import RequestError
+from predictor.files.records import dataclass
 from predictor.fit.fit import _check_out, _gpu
 from predictor.fit.publish import as_manifest, published, write_estimator
 from predictor.hardware.gpu import GPUSpec

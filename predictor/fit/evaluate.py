@@ -6,7 +6,6 @@ import io
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from predictor.errors import RequestError, SpecError, TilecastError
 from predictor.files import outputs
 from predictor.files.extras import require
 from predictor.files.read import read_table_text
+from predictor.files.records import dataclass
 from predictor.fit.suite import COLUMNS
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.kernels.base import KernelTable, Selector, predict_kernels

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from predictor.data.plausible import check_gpus, keep_apart, refuse_repeats
 from predictor.data.plausible_tables import keep_tables_apart
 from predictor.errors import RequestError, unknown_name
 from predictor.files.read import atomic_write, read_json
+from predictor.files.records import dataclass
 from predictor.fit.evaluate import predict_rows
 from predictor.fit.fitted import CLOCKED, digests
 from predictor.fit.publish import as_manifest, published, write_estimator

@@ -22,7 +22,6 @@ import importlib
 import inspect
 import itertools
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -32,6 +31,7 @@ from predictor.data import dataset
 from predictor.data.frame import Frame
 from predictor.errors import TilecastError
 from predictor.files.extras import require
+from predictor.files.records import dataclass
 from predictor.fit.evaluate import predict_rows
 from predictor.fit.splits import holdout
 from predictor.hardware.generation import generation

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from predictor.data.frame import Frame
+from predictor.files.records import dataclass
 
 FEW_ROWS = "predictor.kernels.efficiency.fit:fit_efficiency"
 #: Of products that have tile probes, and no or few other rows.

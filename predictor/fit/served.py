@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from predictor.data.frame import Frame
 from predictor.engines.vintage import NO_LIMIT, Setting
 from predictor.errors import TilecastError
 from predictor.files.extras import require
+from predictor.files.records import replace
 from predictor.fit.scores import summarise
 from predictor.fit.served_rows import TIMES, TOKENS_A_GPU, MeasuredService
 from predictor.request.request import Request

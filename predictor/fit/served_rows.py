@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from predictor.engines import running
 from predictor.errors import RequestError, SpecError, TilecastError, UnsupportedError
 from predictor.files.extras import require
 from predictor.files.read import inside, read_json, read_table_text
+from predictor.files.records import dataclass, replace
 from predictor.files.yaml_reader import read_yaml_file
 from predictor.models.built import load_config
 from predictor.ops.roofline import FloatArray

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from predictor.data.sampling import LENGTH_OCTAVES, NOISE, cells, one_of_each
 from predictor.data.schema import CUDA_GRAPH, from_op
 from predictor.errors import RequestError
 from predictor.files import outputs
+from predictor.files.records import dataclass, replace
 from predictor.fit.calibrate import FEWEST, FITS, MOST
 from predictor.fit.evaluate import as_measured, intervals
 from predictor.hardware.gpu import GPUSpec, load_gpu

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from predictor.engines import EAGER, engine
 from predictor.errors import RequestError, TilecastError, UnsupportedError
 from predictor.files.read import inside
+from predictor.files.records import replace
 from predictor.forecast.forecast import Forecast, forecast
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.hardware.system import LATENCY_S, SystemSpec

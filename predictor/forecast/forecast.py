@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from predictor.engines import Engine
 from predictor.engines.software import remark
+from predictor.files.records import replace
 from predictor.graph import OPTIMIZER
 from predictor.graph.samples import TOKENS
 from predictor.hardware.gpu import GPUSpec

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import partial
 
 from predictor.engines import CAPTURED
 from predictor.errors import RequestError
+from predictor.files.records import dataclass, replace
 from predictor.forecast.forecast import Forecast, forecast
 from predictor.hardware.what_if import vary
 from predictor.kernels.device import NEED_EXPONENT

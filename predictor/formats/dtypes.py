@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 
 from predictor.errors import unknown_name
+from predictor.files.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

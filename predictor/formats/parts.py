@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from predictor.files.records import dataclass, replace
 from predictor.formats.quantization import weight_bytes
 
 #: Parts of the layers. "attention.qkv" are the projections of plain attention; q_a, q_b, kv_a and kv_b those of latent

@@ -8,11 +8,11 @@ Bytes of an element include its share of the scale factors.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 
 from predictor.errors import unknown_name
+from predictor.files.records import dataclass
 from predictor.formats.dtypes import bytes_of
 
 

@@ -4,9 +4,9 @@ name."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import partial
 
+from predictor.files.records import dataclass, replace
 from predictor.graph.tensor import WEIGHT, Tensor
 from predictor.ops.base import FORWARD, Op
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from predictor.files.records import dataclass
 from predictor.formats.dtypes import bytes_of
 from predictor.graph.graph import Graph
 from predictor.graph.samples import unit_of

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from predictor.errors import RequestError, UnsupportedError, nearest
+from predictor.files.records import dataclass
 from predictor.formats.dtypes import DTYPES, canonical
 from predictor.hardware.capability import of_capability
 from predictor.hardware.catalogue import Catalogue, Document

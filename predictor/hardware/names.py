@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+
+from predictor.files.records import dataclass
 
 #: Words that do not tell one board from another (ac: cooled by air; vf: a virtual function of the whole board).
 _NOISE = frozenset((

@@ -18,11 +18,12 @@ pcie       no links but PCIe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from predictor.errors import RequestError
+from predictor.files.records import dataclass, replace
 from predictor.hardware.catalogue import Catalogue, Document
 from predictor.hardware.gpu import GPUSpec
 from predictor.hardware.plausible import system_problems

@@ -6,11 +6,11 @@ The id stays, so that estimators keep what was measured of the board that it is 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from predictor.errors import RequestError, TilecastError, nearest, unknown_name
+from predictor.files.records import replace
 from predictor.files.units import parse_quantity
 from predictor.formats.dtypes import canonical
 from predictor.hardware.gpu import GPU_DIR, QUANTITIES, GPUSpec, load_gpu

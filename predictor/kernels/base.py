@@ -8,13 +8,13 @@ over latency, follows from it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Protocol
 
 import numpy as np
 
 from predictor.engines import EAGER, answering
+from predictor.files.records import dataclass, replace
 from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.interval import Group, OperatorIntervals, spread
 from predictor.ops.base import HOST, Op

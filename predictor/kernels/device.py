@@ -11,11 +11,12 @@ is what is left. A100 (8.0), Volta and Turing have half the lanes, Maxwell and P
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
 
 from predictor.errors import UnsupportedError
+from predictor.files.records import dataclass, replace
 from predictor.formats.dtypes import bytes_of
 from predictor.hardware.generation import fetches_tiles, memory_latency_s
 from predictor.hardware.gpu import L2_PORT_BYTES, GPUSpec

@@ -6,9 +6,10 @@ An estimator that can has ``explain(batch, gpu)``, of a batch of one operator. H
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, Protocol
 
+from predictor.files.records import dataclass
 from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.base import Batch
 

@@ -10,12 +10,12 @@ basis functions, section 2.7).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from predictor.files.records import dataclass, replace
 from predictor.ops.roofline import FloatArray
 
 #: No process makes a time more than twice, or less than half, what the rest says.

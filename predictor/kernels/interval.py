@@ -22,7 +22,7 @@ widest of its estimator. A GPU that was calibrated has the widths that its rows,
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
@@ -32,6 +32,7 @@ import numpy.typing as npt
 
 from predictor.errors import SpecError
 from predictor.files.read import read_json
+from predictor.files.records import dataclass
 from predictor.formats.quantization import variant
 from predictor.hardware.generation import generation
 from predictor.hardware.gpu import GPUSpec

@@ -10,11 +10,12 @@ along a line in the logarithm of the size. At a knot the forecast is what was le
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+from predictor.files.records import dataclass, replace
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

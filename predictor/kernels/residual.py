@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
@@ -22,6 +21,7 @@ import numpy.typing as npt
 
 from predictor import engines
 from predictor.errors import SpecError
+from predictor.files.records import replace
 from predictor.formats.quantization import stand_ins, variant
 from predictor.hardware.generation import chip, generation, runs_mma
 from predictor.hardware.gpu import GPUSpec

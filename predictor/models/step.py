@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
 from predictor.errors import RequestError
+from predictor.files.records import dataclass
 from predictor.ops.attention import attended_pairs
 from predictor.ops.routing import RANDOM
 

@@ -7,9 +7,9 @@ Shapes: q (batch, heads, q_len, head_dim), k (batch, kv_heads, kv_len, head_dim)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
+from predictor.files.records import dataclass
 from predictor.formats.dtypes import bytes_of
 from predictor.ops.base import BACKWARD, FORWARD, Gradient, Kept, Op, Piece
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from predictor.errors import UnsupportedError
+from predictor.files.records import dataclass
 from predictor.formats.dtypes import bytes_of
 
 if TYPE_CHECKING:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from predictor.files.records import dataclass
 from predictor.ops.base import Gradient, Op
 from predictor.ops.elementwise import Elementwise
 

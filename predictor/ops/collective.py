@@ -15,10 +15,10 @@ The link's numbers stand in the operator itself, so that it can be timed by itse
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from predictor.errors import RequestError, unknown_name
+from predictor.files.records import dataclass, replace
 from predictor.ops.base import Gradient, Op, Piece
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ Missing dimensions have size 1. All three passes are products of the same FLOPs 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from math import prod
 from typing import ClassVar
 
 from predictor.errors import RequestError
+from predictor.files.records import dataclass, replace
 from predictor.ops.base import FORWARD, Gradient, Op, Piece
 from predictor.ops.elementwise import Reduce
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
+from predictor.files.records import dataclass
 from predictor.ops.base import BACKWARD, FORWARD, Gradient, Kept, Op, Piece, StreamingOp
 
 INDEX_BYTES = 8  # by definition of int64, with which PyTorch indexes

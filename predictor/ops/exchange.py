@@ -16,9 +16,9 @@ experts alone (`predictor.engines.library.Exchanges`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from predictor.files.records import dataclass
 from predictor.ops.base import Piece
 from predictor.ops.collective import Collective
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from predictor.files.records import dataclass
 from predictor.formats.dtypes import bytes_of
 from predictor.formats.quantization import activation_bytes, weight_bytes
 from predictor.ops.base import Gradient, Op, Piece

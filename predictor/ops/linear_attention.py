@@ -8,9 +8,9 @@ decays but is not corrected.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
+from predictor.files.records import dataclass, replace
 from predictor.ops.base import Op, Piece, StreamingOp
 
 STATE_BYTES = 4  # by definition of fp32, in which the recurrence keeps its state

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from predictor.files.records import dataclass, replace
 from predictor.formats.dtypes import bytes_of
 from predictor.formats.quantization import weight_bytes
 from predictor.ops.base import EVERY, Gradient, Kept, Op, Piece, StreamingOp

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from predictor.files.records import dataclass
 from predictor.ops.base import Op
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from predictor.files.records import dataclass
 from predictor.ops.base import StreamingOp
 
 # kind -> bytes per parameter read and written with fp32 state, FLOP per parameter, kernels a chunk. Fused Adam reads

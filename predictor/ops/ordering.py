@@ -8,9 +8,9 @@ reads its row once for every digit that it settles (TensorTopK.cu), and then to 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from predictor.files.records import dataclass, replace
 from predictor.ops.base import Gradient, Kept, Op, Piece
 from predictor.ops.elementwise import Elementwise, PlainElementwise
 

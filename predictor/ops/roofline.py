@@ -15,11 +15,11 @@ link); it names what bounds an operator and is the fallback where no estimator a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from predictor.files.records import dataclass
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.base import Op
 

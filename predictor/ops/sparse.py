@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
 
+from predictor.files.records import dataclass, replace
 from predictor.formats.dtypes import bytes_of
 from predictor.ops.attention import attended_pairs
 from predictor.ops.base import BACKWARD, FORWARD, Gradient, Op, Piece

@@ -7,11 +7,12 @@ quantization. Sizes are float arrays that broadcast: many products, and many til
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from predictor.files.records import dataclass
 
 FloatArray = npt.NDArray[np.float64]
 Sizes = FloatArray | float

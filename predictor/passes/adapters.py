@@ -11,9 +11,9 @@ collections/llm/peft/lora.py:200-204.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from predictor.files.records import replace
 from predictor.formats.dtypes import bytes_of
 from predictor.graph.graph import Block, Graph, Node
 from predictor.graph.tensor import WEIGHT, Tensor

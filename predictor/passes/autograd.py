@@ -9,8 +9,7 @@ that several nodes have (a tied embedding's) are summed, unless each is added to
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from predictor.files.records import replace
 from predictor.graph.graph import OPTIMIZER, Block, Graph, Node
 from predictor.graph.tensor import ACTIVATION, GRADIENT, WEIGHT, Tensor
 from predictor.ops.base import BACKWARD, EVERY, Gradient, Op

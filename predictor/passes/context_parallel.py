@@ -17,9 +17,8 @@ is built for a rank's part of the sequences; this pass gives its attention the r
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from predictor.errors import RequestError, UnsupportedError
+from predictor.files.records import replace
 from predictor.graph.graph import Graph, Node
 from predictor.graph.tensor import Tensor
 from predictor.models.base import Stack

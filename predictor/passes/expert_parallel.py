@@ -15,12 +15,12 @@ a library   an all_to_all of the copies of tokens over all tp x dp GPUs, or kern
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from predictor import engines
 from predictor.engines.registry import ALL_GATHER
 from predictor.errors import RequestError, UnsupportedError
+from predictor.files.records import replace
 from predictor.formats.dtypes import bytes_of
 from predictor.graph.graph import Block, Graph, Node
 from predictor.graph.tensor import Tensor

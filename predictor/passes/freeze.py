@@ -6,8 +6,7 @@ kernel, which makes the gradient of what they read.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from predictor.files.records import replace
 from predictor.graph.graph import Block, Graph, Node
 from predictor.graph.tensor import GRADIENT, WEIGHT, Tensor
 from predictor.models.built.writer import ADAPTER

@@ -9,9 +9,9 @@ tensor in the same format are one product. Which of them hold is told by the fie
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from predictor.engines import Engine
+from predictor.files.records import replace
 from predictor.graph.graph import Block, Graph, Node
 from predictor.graph.tensor import Tensor
 from predictor.ops.attention import Attention

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
 from predictor.engines import DECODE, PREFILL
+from predictor.files.records import replace
 from predictor.graph.graph import Block, Node
 from predictor.graph.tensor import ACTIVATION, Tensor
 from predictor.ops.attention import Attention

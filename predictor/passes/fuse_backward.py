@@ -7,10 +7,10 @@ within the kernels that read them.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import NamedTuple
 
 from predictor.engines.vintage import Training
+from predictor.files.records import replace
 from predictor.formats.dtypes import bytes_of
 from predictor.graph.graph import Block, Node
 from predictor.graph.tensor import ACTIVATION, GRADIENT, WEIGHT, Tensor

@@ -15,10 +15,10 @@ What its partitioner recomputes in the backward pass in place of saving it is no
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from heapq import heappop, heappush
 
 from predictor.engines import Engine
+from predictor.files.records import replace
 from predictor.graph.graph import Block, Graph, Node
 from predictor.ops.base import COMPUTE, FORWARD, Op
 from predictor.ops.channel_norm import ChannelNorm

@@ -7,8 +7,8 @@ tensors, so that its readers need not know.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
+from predictor.files.records import replace
 from predictor.graph.graph import Block, Graph, Node
 from predictor.graph.tensor import WEIGHT, Tensor
 from predictor.ops.base import FORWARD

@@ -3,8 +3,7 @@ same are one product."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from predictor.files.records import replace
 from predictor.formats.quantization import STATIC
 from predictor.graph.graph import Node
 from predictor.graph.tensor import WEIGHT, Tensor

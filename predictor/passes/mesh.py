@@ -6,10 +6,10 @@ tensor parallelism, which talks most, stays within a node: `Mesh((("tp", 8), ("d
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from predictor.errors import RequestError
+from predictor.files.records import dataclass
 
 if TYPE_CHECKING:
     from predictor.hardware.system import SystemSpec

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
 
+from predictor.files.records import replace
 from predictor.graph.graph import Graph, Node
 from predictor.graph.tensor import WEIGHT
 from predictor.ops.embedding import Embedding

@@ -20,9 +20,9 @@ PyTorch runs (torchao) is counted alike.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
+from predictor.files.records import replace
 from predictor.formats.dtypes import bytes_of
 from predictor.formats.quantization import CURRENT, ROWS, activation_bytes
 from predictor.graph.graph import Graph, Node

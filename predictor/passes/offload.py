@@ -12,9 +12,8 @@ that runs again what it still saves (its input: checkpoints in the host's memory
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from predictor.errors import RequestError
+from predictor.files.records import replace
 from predictor.graph.graph import Block, Graph, Node
 from predictor.graph.saved import SavedTensor, saved_tensors
 from predictor.hardware.gpu import GPUSpec

@@ -3,9 +3,8 @@ before and after it."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from predictor.engines.vintage import Training
+from predictor.files.records import replace
 from predictor.graph.graph import OPTIMIZER, Graph, Node
 from predictor.ops.base import Op
 from predictor.ops.elementwise import Elementwise, Reduce

@@ -9,10 +9,10 @@ these nodes away again.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from itertools import groupby
 
+from predictor.files.records import replace
 from predictor.formats.dtypes import bytes_of
 from predictor.formats.parts import Format, Formats
 from predictor.formats.quantization import weight_bytes

@@ -8,9 +8,8 @@ arXiv:2205.05198, section 5). What runs again counts as backward; saved is what 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from predictor.errors import unknown_name
+from predictor.files.records import replace
 from predictor.graph.graph import Block, Graph, Node
 from predictor.graph.tensor import ACTIVATION, GRADIENT, Tensor
 from predictor.ops.base import BACKWARD

@@ -8,10 +8,9 @@ their tokens before that, by a sort or by reading the probabilities again and ag
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from predictor.engines import GREEDY, PENALTIES, Engine
 from predictor.engines.vintage import PENALTY_BYTES, SORTED_BYTES
+from predictor.files.records import replace
 from predictor.formats.dtypes import bytes_of
 from predictor.graph.graph import Block, Graph, Node
 from predictor.graph.tensor import Tensor

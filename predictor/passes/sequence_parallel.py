@@ -10,9 +10,9 @@ of that follows from one soft rule (`predictor.passes.shard`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from predictor.errors import RequestError
+from predictor.files.records import replace
 from predictor.graph.graph import Graph, Node
 from predictor.graph.tensor import GRADIENT, WEIGHT
 from predictor.ops.base import BACKWARD, FORWARD

@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import groupby
 
 from predictor.engines import DECODE, PREFILL, Engine
+from predictor.files.records import replace
 from predictor.graph.graph import Block, Graph, Node
 from predictor.graph.tensor import ACTIVATION, WEIGHT, Tensor
 from predictor.ops.attention import Attention

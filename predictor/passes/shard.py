@@ -19,10 +19,10 @@ and values have a copy of one each.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 
 from predictor.errors import RequestError
+from predictor.files.records import replace
 from predictor.graph.graph import Block, Graph, Node
 from predictor.graph.tensor import ACTIVATION, GRADIENT, WEIGHT, Tensor, View
 from predictor.ops.base import BACKWARD, FORWARD, Piece

@@ -13,9 +13,9 @@ their own (a text in the same attention) keep their keys where they are; their q
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from predictor.errors import RequestError, UnsupportedError
+from predictor.files.records import replace
 from predictor.graph.graph import Graph, Node
 from predictor.graph.tensor import Tensor
 from predictor.ops.attention import Attention

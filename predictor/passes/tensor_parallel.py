@@ -13,9 +13,9 @@ classifiers. All of that follows from the rules (`predictor.passes.shard`).
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from predictor.files.records import replace
 from predictor.ops.collective import Collective
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ whose weights are no linear layer's.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from predictor.files.records import replace
 from predictor.formats.quantization import weight_bytes
 from predictor.graph.graph import Graph, Node
 from predictor.graph.tensor import WEIGHT, Tensor

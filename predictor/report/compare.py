@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from rich.console import Console
 
 from predictor.errors import RequestError
 from predictor.files import outputs
+from predictor.files.records import dataclass
 from predictor.graph.samples import TOKENS
 from predictor.report.formats import (
     LEVEL_WORDS,

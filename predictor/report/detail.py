@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from predictor.files.records import dataclass
 from predictor.forecast.forecast import Forecast
 from predictor.kernels.base import ESTIMATOR, ROOFLINE
 from predictor.ops.base import Op

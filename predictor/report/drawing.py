@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from markupsafe import Markup, escape
 
 from predictor.files.outputs import GENERATOR
+from predictor.files.records import dataclass, replace
 from predictor.report.formats import seconds, significant
 
 #: Colours of `page.css` (--c0 ...) for kinds of things; what is beyond them shares the last one. So many are defined

@@ -5,13 +5,12 @@ The page is the same for the same forecast, byte for byte: it holds no date and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from markupsafe import Markup
 
 from predictor import __version__
 from predictor.engines import GREEDY
 from predictor.engines.registry import ALL_GATHER
+from predictor.files.records import dataclass
 from predictor.forecast.forecast import Forecast
 from predictor.forecast.sensitivity import sensitivities
 from predictor.models.base import CACHED

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from predictor.files.records import dataclass
 from predictor.hardware.gpu import GPUSpec
 from predictor.report.detail import OperatorPoint
 from predictor.report.drawing import PLOTS, Size, across, mark, picture, tag, upward

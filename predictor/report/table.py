@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
+
+from predictor.files.records import dataclass
 
 _GAP = 2
 #: Where fewer columns are left beside a label, its text begins below it. Chosen by looking at narrow terminals.

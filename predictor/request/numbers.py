@@ -4,11 +4,11 @@ means for each part of a model."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from predictor.engines import Engine, engine, names
 from predictor.errors import RequestError, UnsupportedError, nearest
+from predictor.files.records import dataclass, replace
 from predictor.formats.dtypes import ALIASES, bytes_of
 from predictor.formats.parts import Checkpoint, Format, Formats
 from predictor.hardware.gpu import GPUSpec

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from math import gcd
 
 from predictor.errors import RequestError
+from predictor.files.records import dataclass
 from predictor.request.options import (
     BREADTH_FIRST,
     GPIPE,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import wraps
 from inspect import signature
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from predictor.engines import Engine, check_board, running, version_asked
 from predictor.errors import RequestError, UnsupportedError
+from predictor.files.records import dataclass, replace
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.hardware.what_if import with_values
 from predictor.kernels.artifact import ArtifactSet, RooflineOnly, load_artifacts

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from predictor.files.records import dataclass
 from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.artifact import ArtifactSet, RooflineOnly
 from predictor.models.base import Model

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import TYPE_CHECKING
 
 from predictor import engines
@@ -10,6 +10,7 @@ from predictor.engines import GREEDY, Engine
 from predictor.engines.memory import check_fraction
 from predictor.engines.registry import ALL_GATHER
 from predictor.errors import RequestError, UnsupportedError
+from predictor.files.records import dataclass
 from predictor.models.base import CACHED
 from predictor.ops.routing import Router
 from predictor.request.numbers import ASKED, DEFAULT

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from predictor.engines import library as library_of_kernels
 from predictor.engines.library import AttentionCalls
 from predictor.engines.vintage import Graphs
 from predictor.errors import UnsupportedError
+from predictor.files.records import dataclass, replace
 from predictor.forecast.forecast import WithoutIntervals
 from predictor.graph import Block, Graph, Node
 from predictor.kernels.attention.core import QUERIES

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 from predictor.engines import DECODE
 from predictor.engines.defaults import attention_kernel, graphs, overlaps, page_tokens
 from predictor.engines.scheduling import Batching, Pages
 from predictor.engines.vintage import NO_LIMIT, SCHEDULING, Graphs, Scheduler, Setting
 from predictor.errors import RequestError, TilecastError, UnsupportedError
+from predictor.files.records import dataclass, replace
 from predictor.hardware.system import default_system
 from predictor.models.base import Model
 from predictor.request.run import Run

@@ -6,13 +6,12 @@ a place among those who decode. One that loses its pages there is read again on 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 
 from predictor.engines.scheduling import Batching, Pages, StepBatch
 from predictor.engines.vintage import Scheduler
 from predictor.errors import RequestError
+from predictor.files.records import dataclass, replace
 from predictor.hardware.system import default_system
 from predictor.kernels.base import predict_kernels
 from predictor.ops.collective import Collective, over

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from predictor.files.records import dataclass, replace
 from predictor.forecast.forecast import forecast
 from predictor.ops.roofline import FloatArray
 from predictor.serving.simulator import Served

@@ -14,12 +14,13 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from predictor.engines import scheduling
 from predictor.engines.scheduling import Batching, StepBatch
+from predictor.files.records import dataclass
 from predictor.ops.roofline import FloatArray
 from predictor.serving.costs import StepCosts
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Sequence as Listed
-from dataclasses import dataclass
 
 import numpy as np
 
 from predictor.engines.scheduling import Batching, Sequence
 from predictor.errors import RequestError
+from predictor.files.records import dataclass
 from predictor.ops.roofline import FloatArray
 from predictor.request.run import Run
 from predictor.serving.costs import Sizes, StepCosts

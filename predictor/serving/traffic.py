@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from predictor.errors import RequestError
+from predictor.files.records import dataclass
 from predictor.ops.roofline import FloatArray
 
 IntArray = npt.NDArray[np.int64]

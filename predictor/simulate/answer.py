@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
+from predictor.files.records import dataclass
 from predictor.graph.samples import SAMPLES, TOKENS
 from predictor.request.workload import Workload
 from predictor.simulate.memory import Memory

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import cast
 
 from predictor.errors import UnsupportedError, unknown_name
+from predictor.files.records import dataclass
 from predictor.kernels.artifact import ArtifactSet, RooflineOnly
 from predictor.kernels.base import ESTIMATOR, ROOFLINE, KernelPrediction, KernelTable, make_batch
 from predictor.kernels.explanation import COUNT, Explains, Explanation, Term, terms

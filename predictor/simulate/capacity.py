@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from math import gcd
 from typing import Any
 
 from predictor.errors import TilecastError
+from predictor.files.records import replace
 from predictor.hardware.gpu import GPUSpec
 from predictor.request.options import HSDP, SHARDS
 from predictor.request.parallelism import Parallelism

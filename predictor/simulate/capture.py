@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import chain, groupby
 
 from predictor.engines import CAPTURED
+from predictor.files.records import replace
 from predictor.graph import Block, Graph, Node
 from predictor.ops.base import Op
 from predictor.request.run import Run

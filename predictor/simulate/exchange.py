@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import lru_cache
 from math import gcd
 from typing import NamedTuple
 
 from predictor.engines import Engine
 from predictor.errors import RequestError
+from predictor.files.records import replace
 from predictor.graph import Block, Graph, Node
 from predictor.graph.tensor import Tensor
 from predictor.hardware.system import SystemSpec

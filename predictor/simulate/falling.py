@@ -6,10 +6,9 @@ forecast follows its board's table (docs/explanation/limits.md, Between measured
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
+from predictor.files.records import replace
 from predictor.kernels.base import predict_kernels
 from predictor.ops import Gemm
 from predictor.request.run import Run

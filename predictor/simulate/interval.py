@@ -20,12 +20,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from predictor.engines import CAPTURED, LAUNCHES, PIECES
+from predictor.files.records import dataclass
 from predictor.kernels.base import KernelTable
 from predictor.kernels.collective.core import late_rank_s
 from predictor.ops.collective import Collective

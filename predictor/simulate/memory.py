@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from predictor.engines import Engine
 from predictor.engines.memory import rule_of
+from predictor.files.records import dataclass
 from predictor.formats.parts import Formats
 from predictor.graph.graph import Block, Graph
 from predictor.hardware.gpu import GPUSpec

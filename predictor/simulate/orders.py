@@ -12,13 +12,13 @@ breadth_first  every chunk runs all micro-batches before the next chunk (Lamy-Po
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from predictor.errors import RequestError
+from predictor.files.records import dataclass
 from predictor.request.options import BREADTH_FIRST, GPIPE, INTERLEAVED, ONE_F_ONE_B, SCHEDULES
 
 Floats = NDArray[np.float64]

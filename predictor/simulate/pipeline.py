@@ -27,11 +27,11 @@ STEADY       overlapped where forward and backward passes alternate, else blocki
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
+from predictor.files.records import dataclass
 from predictor.simulate.orders import Floats, Order, wide
 
 #: What a message between stages holds up.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from predictor.engines import CAPTURED, PIECES
+from predictor.files.records import replace
 from predictor.graph import Graph, Node
 from predictor.models.base import Feature, Model, Part
 from predictor.models.step import Step

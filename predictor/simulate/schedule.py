@@ -12,10 +12,9 @@ so that any repetition of a model of any depth can be looked at alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from predictor.files.records import dataclass
 from predictor.graph import Block
 from predictor.ops.roofline import FloatArray
 from predictor.simulate.timeline import Segment

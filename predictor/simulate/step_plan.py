@@ -3,12 +3,12 @@ updated and gathered. One of each distinct kind is built, whatever the number of
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache, partial
 
 from predictor.engines import CALLS, CAPTURED, Engine
 from predictor.engines.base import ITERATION, LAYER
 from predictor.errors import RequestError
+from predictor.files.records import replace
 from predictor.formats.parts import Formats
 from predictor.graph import OPTIMIZER, Graph
 from predictor.graph.saved import saved_tensors

@@ -11,11 +11,11 @@ the framework has it so, a bucket at a time, and else follows. Beside a collecti
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from predictor.files.records import dataclass
 from predictor.graph import OPTIMIZER
 from predictor.ops.base import COMPUTE
 from predictor.ops.roofline import FloatArray

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from predictor.files.records import replace
 from predictor.files.units import seconds
 from predictor.kernels.base import KernelTable
 from predictor.kernels.explanation import Term, terms

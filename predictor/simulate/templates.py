@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from predictor.engines import Engine
+from predictor.files.records import replace
 from predictor.formats.parts import Formats
 from predictor.graph import Graph
 from predictor.models.base import Feature, Model

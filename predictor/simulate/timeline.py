@@ -19,11 +19,11 @@ so that communication is exposed whole. `eager` and `in_a_row` alone know of thi
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from predictor.files.records import dataclass
 from predictor.graph import Block
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.base import COMPUTE, HOST, Op

@@ -7,7 +7,6 @@ earlier plans had costs a look-up.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, chain
 
@@ -15,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.engines import CALLS, CAPTURED, DECODE, PIECES, PREFILL, Engine
+from predictor.files.records import dataclass
 from predictor.graph import Block, Graph
 from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.base import KernelTable, Selector, predict_kernels

@@ -20,13 +20,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from predictor.errors import SpecError, unknown_name
+from predictor.files.records import dataclass
 from predictor.files.yaml_reader import read_yaml_file
 from predictor.request.options import OPTIONS
 

@@ -8,12 +8,13 @@ import math
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from predictor import __version__
 from predictor.files.read import read_json
+from predictor.files.records import dataclass
 
 LONGEST_VALUE = 6000  # characters of a parameter that MLflow takes (source: mlflow/utils/validation.py)
 LONGEST_NOTE = 5000  # characters of a tag that every store takes (source: MLflow's REST API, run tags)

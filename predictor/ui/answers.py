@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
 
 from predictor.errors import RequestError, TilecastError, one_line
+from predictor.files.records import dataclass
 from predictor.forecast.forecast import Forecast, forecast
 from predictor.forecast.sensitivity import sensitivities
 from predictor.report.detail import points

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from predictor.errors import RequestError, unknown_name
+from predictor.files.records import dataclass
 from predictor.hardware.gpu import GPUSpec, all_names, load_gpu, parse_gpu
 from predictor.hardware.what_if import PARAMETERS, vary, with_values
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from predictor.errors import RequestError, nearest
+from predictor.files.records import dataclass
 from predictor.ops.routing import word_of
 from predictor.request.options import Option
 from predictor.request.words import flag, is_number

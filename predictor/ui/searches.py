@@ -15,12 +15,13 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any
 
 from predictor.errors import RequestError, TilecastError, nearest, one_line
 from predictor.files.arguments import Parser
+from predictor.files.records import dataclass
 from predictor.request.words import flag
 from predictor.sweep.processes import EndedError, Worker
 from predictor.ui.boards import PASTED

@@ -7,12 +7,12 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from predictor.errors import RequestError, SpecError, unknown_name
 from predictor.files.read import parse_json
+from predictor.files.records import dataclass
 from predictor.models.built import ModelConfig
 from predictor.models.built.load import aliases, catalogue, config_from_dict
 from predictor.request.request import Request

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from predictor.data.plausible import TOO_FAST, add_flag, bounds
 from predictor.errors import SpecError, TilecastError
 from predictor.files.extras import require
 from predictor.files.read import LARGEST_TABLE, check_plain, csv_header
+from predictor.files.records import dataclass
 from predictor.hardware.gpu import load_gpu
 from predictor.hardware.system import SystemSpec, default_system
 from predictor.ops.collective import over

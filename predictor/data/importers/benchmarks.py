@@ -7,11 +7,12 @@ the time of the row's engine.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 
 from predictor.engines.base import GREEDY, RANDOM
 from predictor.engines.vintage import CHECKPOINT, Vintage
+from predictor.files.records import dataclass
 
 #: How a checkpoint's generation_config.json has its tokens chosen, where that is not at random by the temperature
 #: alone. Source: the model card of Qwen3-32B (temperature 0.6, top-p 0.95, top-k 20; recalled, unverified here).

@@ -12,7 +12,6 @@ left in L2: these rows are "cold". Of weights, what fits L2 stays there in part 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from predictor.data.importers.base import (
 )
 from predictor.data.parquet import read_frame
 from predictor.errors import SpecError, UnknownNameError
+from predictor.files.records import dataclass
 from predictor.hardware.gpu import load_gpu
 
 EXPECTED = "kernels/GPU/v1/MODEL/bf16/tpN/*.parquet or kernels/GPU/v0/MODEL/tpN/layers.parquet"

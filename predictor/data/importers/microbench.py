@@ -9,7 +9,6 @@ still in a journal are those of a collection that was cut off: run it again, or 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from predictor.data.dataset import to_frame
@@ -26,6 +25,7 @@ from predictor.data.plausible import HARNESS_UNIT_LIMIT, keep_apart
 from predictor.data.schema import BY_NAME, REQUIRED, SCHEMA_VERSION
 from predictor.errors import SpecError
 from predictor.files.read import parse_json
+from predictor.files.records import replace
 from predictor.hardware.gpu import list_gpus, load_gpu
 from predictor.ops import OPERATORS
 

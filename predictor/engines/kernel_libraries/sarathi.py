@@ -4,8 +4,7 @@ Its row kernels move one 16-bit element a thread. Engines of today load 16 bytes
 activations, the FlashInfer kernels that SGLang and TensorRT-LLM ship), as PyTorch does: bytes over bandwidth.
 """
 
-from dataclasses import replace
-
 from predictor.engines.pytorch.engine import PYTORCH
+from predictor.files.records import replace
 
 LIBRARIES = (replace(PYTORCH, name="sarathi", scalar=True),)

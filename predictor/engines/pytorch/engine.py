@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from predictor.engines.base import CAPTURED, Engine, later
 from predictor.engines.boards import Boards
 from predictor.engines.tensorrt_llm.engine import CUBLASLT
 from predictor.engines.vllm.engine import VLLM
+from predictor.files.records import replace
 
 #: Eager PyTorch runs the kernels of vLLM's unquantized path; its norms are its own, its collectives NCCL's. What no
 #: file of this folder describes is taken for it.

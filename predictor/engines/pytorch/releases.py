@@ -6,12 +6,11 @@ from 2.9 on cuDNN's kernels where the board is a Hopper, which are about as fast
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from predictor.engines.attention_ages import FLASH_1, FLASH_2
 from predictor.engines.base import CALLS, CAPTURED
 from predictor.engines.reductions import AllReduceRules
 from predictor.engines.vintage import Host, HostTime, Training, Vintage
+from predictor.files.records import replace
 
 _COLLECTIVES = AllReduceRules(
     "torch.distributed, backend nccl", unverified="symmetric memory, which callers may ask for"

@@ -13,7 +13,6 @@ FlashInfer do elsewhere (1.17, 1.12 and 1.23): what was measured stays.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from predictor.engines.base import CAPTURED, LAUNCHES, Engine, later
@@ -29,6 +28,7 @@ from predictor.engines.library import (
 )
 from predictor.engines.sglang.memory import MEMORY
 from predictor.engines.tensorrt_llm.engine import generated_attention
+from predictor.files.records import replace
 
 if TYPE_CHECKING:
     from predictor.engines.scheduling import Batching

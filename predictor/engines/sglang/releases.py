@@ -3,8 +3,6 @@ after sglang/srt/)."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from predictor.engines.base import CAPTURED, LAUNCHES
 from predictor.engines.reductions import AllReduceRules, FusedNorm, custom_shots
 from predictor.engines.sglang.memory import largest_graph, prefill_chunk
@@ -30,6 +28,7 @@ from predictor.engines.vintage import (
     Wait,
     sizes_up_to,
 )
+from predictor.files.records import replace
 
 #: Bytes of a MiB, by definition.
 MIB = 2**20

@@ -6,7 +6,6 @@ One is of the time of 1.0, the other, with a second KV cache manager, of that of
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from predictor.engines.base import CALLS, CAPTURED
 from predictor.engines.reductions import EITHER_SHOT, AllReduceRules, FusedNorm, Reduction, shots
@@ -30,6 +29,7 @@ from predictor.engines.vintage import (
     Vintage,
     Wait,
 )
+from predictor.files.records import replace
 
 #: Bytes of a MiB, by definition.
 MIB = 2**20

@@ -6,7 +6,6 @@ vllm/v1/attention/backends/flash_attn.py, 0.14): the measured call holds both.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,6 +26,7 @@ from predictor.engines.library import (
 )
 from predictor.engines.memory import MemoryRule
 from predictor.engines.tensorrt_llm.engine import generated_attention
+from predictor.files.records import replace
 from predictor.hardware.generation import runs_mma
 from predictor.hardware.gpu import GPUSpec
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from predictor.engines.vintage import (
     DECODES,
     EXPERTS,
@@ -14,6 +12,7 @@ from predictor.engines.vintage import (
     Quantizing,
     SamplingSteps,
 )
+from predictor.files.records import replace
 
 # ---------------------------------------------------------------------------------------------------------- kernels
 

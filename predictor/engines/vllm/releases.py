@@ -5,8 +5,6 @@ Releases before 0.2.7, 0.3 and 0.8 were not read: what sets them apart is said t
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from predictor.engines.base import CALLS, CAPTURED, LAUNCHES
 from predictor.engines.reductions import MULTIMEM, SYMMETRIC, AllReduceRules, FusedNorm, Reduction, custom_shots
 from predictor.engines.vintage import (
@@ -37,6 +35,7 @@ from predictor.engines.vllm.kernels import (
     SAMPLER_0_14,
     SAMPLER_0_24,
 )
+from predictor.files.records import replace
 
 #: Bytes of a MiB, by definition.
 MIB = 2**20

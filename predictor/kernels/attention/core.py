@@ -18,12 +18,12 @@ is left of the differences is learned by trees over ratios of the core's parts, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 
 from predictor import engines
 from predictor.engines.library import AttentionCalls
+from predictor.files.records import dataclass, replace
 from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.device import MMA_ROWS, Device
 from predictor.kernels.named import NORM, Named

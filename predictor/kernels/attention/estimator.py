@@ -5,13 +5,13 @@ A core of `predictor.kernels.attention.core`, corrected by boosted trees.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from predictor import engines
+from predictor.files.records import replace
 from predictor.formats.dtypes import bytes_of
 from predictor.formats.quantization import variant
 from predictor.hardware.gpu import GPUSpec

@@ -14,13 +14,13 @@ one hands to the next passes through memory (`Shapes.passed`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from predictor.engines.library import Library
+from predictor.files.records import dataclass, replace
 from predictor.formats.dtypes import bytes_of
 from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.device import Device

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from predictor import engines
 from predictor.data import dataset
 from predictor.data.frame import Frame
+from predictor.files.records import replace
 from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.blocks import core as blocks
 from predictor.kernels.blocks.estimator import DTYPE, runner

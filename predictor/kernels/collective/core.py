@@ -30,13 +30,13 @@ data sheet).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
 
 from predictor import engines
+from predictor.files.records import dataclass, replace
 from predictor.hardware.gpu import GPUSpec
 from predictor.hardware.system import LINKS, default_system
 from predictor.kernels.device import Device

@@ -8,7 +8,6 @@ Groups of rows weigh alike however many sizes they have. Systems of other vendor
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from predictor.data.frame import Frame, texts
 from predictor.engines import EAGER
 from predictor.engines.releases import is_version
 from predictor.errors import RequestError
+from predictor.files.records import dataclass
 from predictor.hardware.gpu import GPUSpec
 from predictor.hardware.system import LINKS
 from predictor.kernels.base import make_batch

@@ -15,11 +15,11 @@ set, so that a calibrated board's convolutions follow it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
+from predictor.files.records import dataclass
 from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.gemm import core as gemm
 from predictor.kernels.named import Named

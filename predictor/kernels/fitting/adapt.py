@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields
 from functools import partial
 from itertools import product
 from typing import Any
@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from predictor.data.frame import Frame
 from predictor.files.extras import require
+from predictor.files.records import dataclass, replace
 from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.base import eager_seconds, overhead
 from predictor.kernels.device import Device

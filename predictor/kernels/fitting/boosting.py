@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from predictor.errors import TilecastError
+from predictor.files.records import dataclass
 from predictor.kernels.trees import Trees
 
 FloatArray = npt.NDArray[np.float64]

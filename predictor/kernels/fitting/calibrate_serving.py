@@ -8,7 +8,6 @@ measured board stands in for mixes the trees of all measured ones: the rows say 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, cast
@@ -22,6 +21,7 @@ from predictor.data.sampling import cells, one_of_each, spread_out
 from predictor.data.schema import CUDA_GRAPH
 from predictor.engines import EAGER
 from predictor.errors import RequestError
+from predictor.files.records import replace
 from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.attention.estimator import DECODE, PREFILL
 from predictor.kernels.device import Device, describe_device

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from predictor.files.records import dataclass
 from predictor.kernels.fitting.boosting import BoosterSettings, boost
 from predictor.kernels.fitting.solve import Solution, solve
 from predictor.kernels.named import Named

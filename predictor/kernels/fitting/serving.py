@@ -8,7 +8,6 @@ which is given no feature that names one. Rows are sampled where there are very 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from predictor import engines
 from predictor.data.frame import Frame
+from predictor.files.records import dataclass, replace
 from predictor.hardware.generation import generation, runs_mma
 from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.attention import core as attention

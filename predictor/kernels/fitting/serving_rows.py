@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from predictor import engines
 from predictor.data.frame import Frame, numbers, texts
 from predictor.engines.library import EXPERT_KERNELS, TABLES_WORD, TRITON
 from predictor.engines.releases import age, is_version
+from predictor.files.records import dataclass, replace
 from predictor.formats.dtypes import bytes_of
 from predictor.formats.quantization import SCHEMES, activation_bytes, variant, weight_bytes
 from predictor.hardware.gpu import GPUSpec

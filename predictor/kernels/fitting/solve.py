@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from predictor.files.extras import require
+from predictor.files.records import dataclass
 from predictor.ops.roofline import FloatArray
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+
+from predictor.files.records import replace
 
 
 class RowTable:

@@ -13,10 +13,9 @@ K take is called a step throughout; "penalty" is what a tile's operands cost, wh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from predictor.files.records import dataclass
 from predictor.kernels.device import Device
 from predictor.kernels.named import NORM, Named, constant
 from predictor.ops.roofline import FloatArray

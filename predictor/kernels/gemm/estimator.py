@@ -9,13 +9,13 @@ see `quantize_time` there.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from predictor import engines
+from predictor.files.records import replace
 from predictor.formats.quantization import activation_bytes, variant, weight_bytes
 from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.base import Batch

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import log2
 
 import numpy as np
 
+from predictor.files.records import dataclass
 from predictor.kernels.device import Device
 from predictor.kernels.explanation import COUNT, SHARE, WORD, Term, terms
 from predictor.kernels.gemm.core import HELD, STEP, Constants, Shapes, core_time, loops, quantize_time, traffic

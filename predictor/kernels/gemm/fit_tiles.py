@@ -7,7 +7,6 @@ the library's. One that has probes alone gets the core's constants from them (`p
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy.typing as npt
 from predictor import engines
 from predictor.data.frame import Frame
 from predictor.engines import EAGER
+from predictor.files.records import replace
 from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.device import describe_device
 from predictor.kernels.fitting.calibrate_serving import plain_products, told_by_tiles, with_entries

@@ -10,7 +10,6 @@ those that have rows of both kinds, and 1, the probe's kernel, where there are n
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from predictor import engines
 from predictor.data.frame import Frame
 from predictor.data.schema import TILE_PROBE
 from predictor.engines import EAGER
+from predictor.files.records import dataclass, replace
 from predictor.formats.quantization import activation_bytes, variant, weight_bytes
 from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.device import Device

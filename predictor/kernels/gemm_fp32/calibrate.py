@@ -10,7 +10,6 @@ Constants stand as logarithms of the ratio to what the set says; r is the number
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,6 +19,7 @@ import numpy.typing as npt
 from predictor.data import dataset
 from predictor.data.frame import Frame
 from predictor.engines import EAGER
+from predictor.files.records import replace
 from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.base import make_batch
 from predictor.kernels.device import Device

@@ -18,13 +18,13 @@ Arrays: n operators, c candidates; what depends on both is of shape (n, c).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from predictor.files.records import dataclass, replace
 from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.device import Device
 from predictor.kernels.gemm.core import CoreTime, Shapes

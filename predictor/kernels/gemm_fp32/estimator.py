@@ -21,7 +21,6 @@ Arrays: n operators, c candidates; what depends on both is of shape (n, c).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
@@ -29,6 +28,7 @@ import numpy.typing as npt
 
 from predictor.engines import EAGER
 from predictor.errors import SpecError
+from predictor.files.records import replace
 from predictor.hardware.generation import generation
 from predictor.hardware.gpu import GPUSpec
 from predictor.hardware.what_if import as_filed

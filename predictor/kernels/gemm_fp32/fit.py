@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -24,6 +23,7 @@ import numpy.typing as npt
 
 from predictor.data.frame import Frame
 from predictor.errors import SpecError
+from predictor.files.records import dataclass, replace
 from predictor.hardware.generation import generation
 from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.device import Device

@@ -6,13 +6,13 @@ the terms, divided by the sharpness, become the factors (penalties) on time that
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from predictor.files.extras import require
+from predictor.files.records import dataclass
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

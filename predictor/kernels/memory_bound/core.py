@@ -19,12 +19,13 @@ in flight.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
 from predictor import engines
+from predictor.files.records import dataclass
 from predictor.hardware.gpu import FETCH_BYTES, SECTOR_BYTES, GPUSpec
 from predictor.kernels.base import Batch
 from predictor.kernels.device import Device

@@ -10,7 +10,7 @@ same bytes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ import numpy.typing as npt
 from predictor.data.frame import Frame
 from predictor.data.schema import to_op
 from predictor.errors import SpecError
+from predictor.files.records import dataclass, replace
 from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.base import Batch, make_batch
 from predictor.kernels.device import Device

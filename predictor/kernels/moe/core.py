@@ -20,12 +20,12 @@ the weights, may leave SMs without a tile's worth (no max), and those with two t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from predictor.engines.library import FASTEST, STRIPES, TWO_TILES
+from predictor.files.records import dataclass, replace
 from predictor.kernels.device import MMA_ROWS, Device
 from predictor.kernels.named import NORM, Named
 from predictor.ops.roofline import FloatArray

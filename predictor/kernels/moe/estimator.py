@@ -7,13 +7,13 @@ take from the others is kept by kernel, not by framework: which rows a kernel to
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 
 from predictor import engines
 from predictor.engines.library import CUTLASS, GENERATED, MARLIN, Library
+from predictor.files.records import replace
 from predictor.formats.quantization import stand_ins, variant, weight_bytes
 from predictor.hardware.gpu import GPUSpec
 from predictor.hardware.what_if import as_filed

@@ -8,10 +8,10 @@ lie one after the other in memory, which a batch of one never has to do.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from predictor.errors import UnsupportedError
+from predictor.files.records import replace
 from predictor.graph.graph import Node
 from predictor.graph.tensor import Tensor
 from predictor.hardware.gpu import FETCH_BYTES

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from fnmatch import translate
 from typing import Any
 
 from predictor.errors import RequestError, SpecError, UnsupportedError, nearest
 from predictor.files.patterns import Pattern
+from predictor.files.records import dataclass
 from predictor.formats.parts import Checkpoint
 from predictor.formats.quantization import STATIC
 from predictor.models.built.config import ModelConfig

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 from predictor.errors import RequestError
+from predictor.files.records import dataclass
 from predictor.formats.parts import Checkpoint, Formats
 from predictor.graph.graph import Graph
 from predictor.graph.recording import Recording

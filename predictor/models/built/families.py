@@ -6,11 +6,11 @@ The defaults are those of transformers 5; a test holds them against the classes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from predictor.errors import SpecError, UnsupportedError
+from predictor.files.records import replace
 from predictor.models.built.config import ModelConfig
 from predictor.models.built.keys import Read
 from predictor.models.built.layer_rules import RULES

@@ -7,10 +7,10 @@ kind (`ModelConfig.variants`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from predictor.errors import SpecError
+from predictor.files.records import replace
 from predictor.models.built.config import ModelConfig
 from predictor.models.built.reader import Reader
 

@@ -7,7 +7,6 @@ key takes the default of the Hugging Face configuration class and is listed in `
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -15,6 +14,7 @@ from typing import Any
 
 from predictor.errors import SpecError, UnknownModelTypeError, nearest, printable, unknown_name
 from predictor.files.read import read_json
+from predictor.files.records import replace
 from predictor.models.built.checkpoint import read_checkpoint
 from predictor.models.built.config import ModelConfig
 from predictor.models.built.families import FAMILIES

@@ -8,11 +8,12 @@ is not noted). ``like`` lists shared groups and other types that an entry takes 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from predictor.files.read import read_json
+from predictor.files.records import dataclass
 
 TABLE = Path(__file__).parent / "model_types.json"
 

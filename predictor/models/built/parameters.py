@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from predictor.files.records import dataclass
 from predictor.formats.dtypes import bytes_of
 from predictor.formats.parts import Formats, stored_bytes
 from predictor.models.base import Local, whole

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from predictor.errors import UnsupportedError
+from predictor.files.records import replace
 from predictor.graph.graph import Block, Graph
 from predictor.graph.tensor import Tensor
 from predictor.models.built import heads

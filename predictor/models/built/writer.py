@@ -8,9 +8,9 @@ node in eager PyTorch, views included.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from predictor.files.records import replace
 from predictor.formats.dtypes import bytes_of
 from predictor.formats.parts import HIGH_PARTS
 from predictor.graph.graph import Block, Node

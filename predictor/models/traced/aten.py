@@ -9,8 +9,8 @@ bytes decide.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
+from predictor.files.records import replace
 from predictor.graph.graph import Node
 from predictor.models.traced import aten_rules as r
 from predictor.models.traced import aten_shapes as z

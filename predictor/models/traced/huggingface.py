@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Self
 
 from predictor.engines import EAGER
 from predictor.errors import RequestError, SpecError, UnsupportedError, nearest, one_line
+from predictor.files.records import replace
 from predictor.formats.dtypes import bytes_of
 from predictor.graph.recording import Recording
 from predictor.graph.samples import TOKENS

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import torch
 
 from predictor.errors import UnsupportedError
+from predictor.files.records import replace
 from predictor.graph.recording import Recording
 from predictor.models.step import Step
 from predictor.models.traced import torch_trace

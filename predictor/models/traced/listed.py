@@ -20,11 +20,12 @@ entries ``beside``, which run once the largest of its exchanges has begun; what 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from itertools import pairwise
 from typing import Any
 
 from predictor.errors import RequestError, SpecError, nearest
+from predictor.files.records import replace
 from predictor.formats.dtypes import bytes_of
 from predictor.graph.graph import Block, Graph, Node
 from predictor.graph.recording import Recording

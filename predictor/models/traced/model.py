@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple, Protocol, Self
 
 from predictor.engines import Engine
 from predictor.errors import RequestError, UnsupportedError
+from predictor.files.records import dataclass, replace
 from predictor.formats.parts import Checkpoint, Formats
 from predictor.graph.graph import Graph
 from predictor.graph.recording import Recording

@@ -28,12 +28,12 @@ import importlib
 import logging
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
 from predictor.errors import RequestError, SpecError, UnsupportedError, nearest, one_line
+from predictor.files.records import dataclass, replace
 from predictor.files.yaml_reader import read_yaml_file
 from predictor.formats.dtypes import DTYPES
 from predictor.graph.recording import Recording

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -32,6 +31,7 @@ from torch import nn
 
 from predictor.errors import RequestError, UnsupportedError, nearest, one_line
 from predictor.files.patterns import Pattern
+from predictor.files.records import replace
 from predictor.graph.recording import Recording
 from predictor.models.traced.recorder import Recorder
 

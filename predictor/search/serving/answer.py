@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 
 from predictor.errors import RequestError
+from predictor.files.records import dataclass, replace
 from predictor.request.request import Request
 from predictor.request.words import LARGEST_DEGREE
 from predictor.search.serving.enough import NothingMeets, enough_gpus, missed, shown

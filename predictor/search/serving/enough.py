@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from predictor.errors import RequestError
+from predictor.files.records import dataclass
 from predictor.search.serving.search import SearchedDeployments, ServingPlan, Sla
 from predictor.search.serving.tables import GroupTimes
 

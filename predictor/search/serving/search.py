@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 
 from predictor.errors import RequestError
+from predictor.files.records import dataclass, replace
 from predictor.ops.roofline import FloatArray
 from predictor.search.serving.space import Group
 from predictor.search.serving.steady import FULL, Steady, closed_loop, decode_alone, prefill_rate

@@ -8,11 +8,10 @@ in the cache.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 
 from predictor.errors import TilecastError
+from predictor.files.records import dataclass, replace
 from predictor.ops.roofline import FloatArray
 from predictor.request.run import Run
 from predictor.search.serving.search import ServingPlan, Sla, at_concurrency

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from predictor import engines
 from predictor.engines.defaults import scheduler
 from predictor.engines.vintage import Setting
 from predictor.errors import RequestError, TilecastError
+from predictor.files.records import dataclass
 from predictor.hardware.gpu import GPUSpec
 from predictor.hardware.system import SystemSpec, default_system, load_system
 from predictor.models.base import Model

@@ -23,10 +23,9 @@ with constant service: rho / 2 (1 - rho) of its time, at the load rho of a step'
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from predictor.files.records import dataclass
 from predictor.ops.roofline import FloatArray
 from predictor.search.serving.tables import GroupTimes
 

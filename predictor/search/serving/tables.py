@@ -6,13 +6,13 @@ A serving engine runs for hours, so that every step is forecast as one of a long
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 
 from predictor.engines import Engine
 from predictor.engines.defaults import graphs, page_tokens, scheduler
 from predictor.engines.vintage import Graphs, Scheduler
+from predictor.files.records import dataclass, replace
 from predictor.forecast.forecast import WithoutIntervals
 from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.base import predict_kernels

@@ -11,7 +11,6 @@ with stages that do not fit left out. O(stages x layers^2), in numpy.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictor.errors import RequestError
+from predictor.files.records import replace
 from predictor.request.options import BREADTH_FIRST, GPIPE
 
 if TYPE_CHECKING:

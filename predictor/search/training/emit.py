@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from predictor.engines.launch import Launch
 from predictor.engines.launchers import LAUNCHERS
 from predictor.errors import unknown_name
+from predictor.files.records import dataclass
 from predictor.models.base import Model
 from predictor.request.options import INTERLEAVED, ONE_F_ONE_B, RING
 from predictor.request.words import recomputed

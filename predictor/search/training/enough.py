@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from predictor.errors import RequestError
+from predictor.files.records import dataclass
 from predictor.request.request import Request
 from predictor.request.words import RECOMPUTES
 from predictor.search.training.priced import Priced

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 
+from predictor.files.records import dataclass, replace
 from predictor.kernels.artifact import ArtifactSet, RooflineOnly
 from predictor.request.options import INTERLEAVED, ONE_F_ONE_B
 from predictor.request.request import Request

@@ -13,12 +13,12 @@ makes faster are added with that cut (`predictor.search.training.cuts`).
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from predictor.errors import RequestError
+from predictor.files.records import replace
 from predictor.forecast.forecast import WithoutIntervals
 from predictor.graph import Graph
 from predictor.kernels.artifact import ArtifactSet, RooflineOnly

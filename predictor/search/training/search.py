@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from predictor.errors import RequestError
+from predictor.files.records import dataclass, replace
 from predictor.hardware.system import SystemSpec, default_system, load_system
 from predictor.kernels.artifact import load_artifacts
 from predictor.request.options import BREADTH_FIRST, GPIPE, HSDP, INTERLEAVED, NO_SHARD, ONE_F_ONE_B, SCHEDULES
