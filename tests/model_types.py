@@ -18,7 +18,7 @@ _SPARSE = {
     "q_lora_rank": 96, "kv_lora_rank": 64, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16, "v_head_dim": 32,
     "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 96, "n_shared_experts": 1,
     "first_k_dense_replace": 2, "index_n_heads": 4, "index_head_dim": 32, "index_topk": 16, "num_key_value_heads": 8,
-    "num_hidden_layers": 5,
+    "num_hidden_layers": 5, "n_group": 4, "topk_group": 2,
 }  # fmt: skip
 #: Model type, as a text config names it -> what its config.json has beside `_SMALL`.
 _MORE: dict[str, dict[str, Any]] = {

@@ -49,6 +49,7 @@ class Feature(Enum):
     SELECTIVE = "recompute selective"
     OFFLOAD = "offload-layers"
     PLAN = "tp-plan"
+    LENGTH = "seq-len: inputs of as many tokens a sequence as are asked for"
     NAMES = "axes and parts of its weights have names: passes cut them over GPUs, each part in a format of its own"
     OPEN_SIZES = "its graphs follow from their sizes alone, which a template leaves open"
 

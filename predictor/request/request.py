@@ -189,7 +189,11 @@ def _fixed(asked: Request, model: Model) -> Request:
     RequestError (or UnsupportedError), one line, for a word that asks for something else, or for what it has not got.
     """
     if asked.mode in MODES and asked.mode not in model.modes:
-        raise UnsupportedError(f"--mode {asked.mode}: {model.name} has {', '.join(model.modes)}; expected one of these")
+        has = f"has {', '.join(model.modes)}; expected one of these"
+        if len(model.modes) == 1:
+            made = "was recorded in" if model.dtype else "has"
+            has = f"{made} mode {model.modes[0]} alone; add --mode {model.modes[0]}"
+        raise UnsupportedError(f"--mode {asked.mode}: {model.name} {has}")
     _check_features(asked, model)
     if model.dtype and asked.dtype not in (None, model.dtype):
         raise RequestError(f"--dtype {asked.dtype}: {model.name} was recorded in another; expected {model.dtype}")
@@ -203,7 +207,8 @@ def _fixed(asked: Request, model: Model) -> Request:
     of_all = batch * ranks
     for name, given, fixed in (("batch", asked.batch, of_all), ("seq-len", asked.seq_len, tokens)):
         if given not in (None, fixed):
-            raise RequestError(f"--{name} {given}: the inputs of {model.name} have {fixed}; expected that, by --input")
+            how = f"{fixed}, as it was recorded" if model.dtype else "that, by --input"
+            raise RequestError(f"--{name} {given}: the inputs of {model.name} have {fixed}; expected {how}")
     if asked.micro_batch not in (0, batch):
         raise UnsupportedError(
             f"--micro-batch {asked.micro_batch}: {model.name} was recorded with {batch}; expected {batch}"
@@ -216,6 +221,8 @@ def _check_features(asked: Request, model: Model) -> None:
     """UnsupportedError, one line, for the first word that asks for a feature which the model has not got."""
     forward = asked.mode == "forward"
     words = (
+        (f"--seq-len {asked.seq_len}", asked.seq_len is not None, Feature.LENGTH),
+        ("--prompt-lens", asked.prompt_lens is not None, Feature.LENGTH),
         (f"--cp {asked.cp}", forward and _several(asked.cp), Feature.CONTEXT_OF_A_PASS),
         (f"--dp {asked.dp}", forward and _several(asked.dp), Feature.REPLICAS_OF_A_PASS),
         (f"--cp {asked.cp}", not forward and asked.cp != 1, Feature.CONTEXT),

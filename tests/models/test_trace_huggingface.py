@@ -150,3 +150,70 @@ def test_what_transformers_has_not_is_one_line(tmp_path: Path) -> None:
         with pytest.raises(RequestError) as error:
             predictor.predict(written(tmp_path, {**UNKNOWN, **change}), "h100", seq_len=32)
         assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_known_type_without_torch_is_one_line_with_the_command(tmp_path: Path, cache: Path) -> None:
+    """A reader knows the type, so that torch is missed only where the class is recorded."""
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from predictor.cli.main import main\n"
+        f"sys.exit(main(['predict', '--model', 'traced:{written(tmp_path, LLAMA)}', '--gpu', 'h100']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1 and "pip install 'tilecast[torch]'" in done.stderr
+
+
+VIT = {
+    "model_type": "vit", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 128,
+    "image_size": 32, "patch_size": 8,
+}  # fmt: skip
+WHISPER = {
+    "model_type": "whisper", "d_model": 64, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2, "encoder_ffn_dim": 128, "decoder_ffn_dim": 128, "vocab_size": 300,
+    "max_source_positions": 40, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1,
+}  # fmt: skip
+SPEECH = {
+    "model_type": "wav2vec2", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "intermediate_size": 128,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("data", [VIT, WHISPER, SPEECH, UNKNOWN], ids=lambda data: str(data["model_type"]))
+def test_a_length_that_changes_no_input_is_refused(tmp_path: Path, data: dict[str, Any]) -> None:
+    """Inputs of two lengths tell whether --seq-len changes anything."""
+    from predictor.models.traced.huggingface import made
+    from predictor.models.traced.huggingface_passes import inputs_of
+
+    module = made(data, "eager", "config.json")
+    short, long = ({name: tuple(x.shape) for name, x in inputs_of(module, 1, n, "bf16").items()} for n in (8, 16))
+    model = traced_config(data, "small", "config.json")
+    assert model.reads_length == (short != long)
+    if short == long:
+        with pytest.raises(RequestError, match=r"--seq-len 64: .* leave it out"):
+            predictor.predict(written(tmp_path, data), "h100", seq_len=64)
+
+
+def test_a_class_says_by_itself_why_it_cannot_run() -> None:
+    """Sparse attention reads a mask, which the fused attention of a trace has not: the error is that of the class with
+    attention of its own (here a router that picks two experts of groups that have one)."""
+    from tests.model_types import small
+
+    step = Step("forward", 1, 16, act_dtype="bf16", attention="flash")
+    data = {**small("deepseek_v32"), "num_hidden_layers": 3}
+    assert traced_config(data, "small", "config.json").source.record(step, None).graph.blocks
+    with pytest.raises(RequestError, match=r"in module 'model\.layers\.2\.mlp\.gate': RuntimeError: k not in range"):
+        traced_config(data | {"n_group": 8}, "small", "config.json").source.record(step, None)
+
+
+def test_a_saved_graph_says_the_mode_to_add(tmp_path: Path) -> None:
+    from predictor.graph.saved_graph import save_recording
+
+    step = Step("train", 1, 16, act_dtype="bf16", attention="flash")
+    recording = traced_config(LLAMA, "small", "config.json").source.record(step, False)
+    save_recording(recording, path := tmp_path / "graph.json")
+    with pytest.raises(RequestError, match=r"--mode forward: small was recorded in mode train alone; add --mode train"):
+        predictor.predict(path, "h100")
+    with pytest.raises(RequestError, match=r"--batch 4: the inputs of small have 1; expected 1, as it was recorded"):
+        predictor.predict(path, "h100", mode="train", batch=4)
+    assert predictor.predict(path, "h100", mode="train").latency_s > 0.0

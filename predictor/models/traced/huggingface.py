@@ -7,6 +7,7 @@ the config, the pass and the versions, so that a second forecast needs neither t
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -65,15 +66,34 @@ def traced_config(data: Mapping[str, Any], name: str, where: str) -> TracedModel
     kept = kept_object(
         lambda: _keys(data, where), f"{data['model_type']}.keys", ["keys", source.data], ("transformers",)
     )
-    return replace(model, assumed=tuple(kept["assumed"]), ignored=tuple(kept["ignored"]))
+    return replace(
+        model, assumed=tuple(kept["assumed"]), ignored=tuple(kept["ignored"]), reads_length=bool(kept["length"])
+    )
 
 
 def _keys(data: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """What the class of a config knows of its keys, and assumes (`predictor.models.traced.config_class.read_of`)."""
+    """What the class of a config knows of its keys, and assumes (`predictor.models.traced.config_class.read_of`), and
+    whether its inputs have a length."""
     from predictor.models.traced.config_class import read_of
 
     classes = _classes(data, where)
-    return read_of(classes[str(data["model_type"])], data, where, classes)._asdict()
+    read = read_of(classes[str(data["model_type"])], data, where, classes)._asdict()
+    return read | {"length": _reads_length(data, classes)}
+
+
+def _reads_length(data: Mapping[str, Any], classes: Mapping[str, Any]) -> bool:
+    """Whether the inputs of a config's class have as many tokens as a step says; True where the class cannot be told,
+    which is refused when it is made."""
+    import transformers
+
+    from predictor.models.traced import huggingface_passes
+
+    try:
+        with no_code():
+            config = classes[str(data["model_type"])].from_dict(dict(data))
+            return huggingface_passes.reads_length(_class_of(transformers, data, config), config)
+    except Exception:  # whatever a class of somebody else raises
+        return True
 
 
 def _built(data: Mapping[str, Any], name: str, where: str) -> ModelConfig | None:
@@ -156,17 +176,14 @@ class HuggingFace(Source):
     # -- recording -----------------------------------------------------------------------------------------------------
 
     def _recorded(self, step: Step, accumulate: bool, tp: int) -> Recording:
-        last: RequestError | None = None
-        wanted = ("tilecast", "sdpa", _UNFUSED) if step.attention == "flash" else (_UNFUSED,)
-        for attention in wanted:  # what a class can take is known when it has run
-            try:
+        *fused, unfused = ("tilecast", "sdpa", _UNFUSED) if step.attention == "flash" else (_UNFUSED,)
+        for attention in fused:  # what a class can take is known when it has run
+            with contextlib.suppress(RequestError):
                 return self._with(step, accumulate, attention, tp)
-            except RequestError as error:
-                last = last or error
-        assert last is not None
-        raise last
+        return self._with(step, accumulate, unfused, tp)  # what every class has: its error is the class's own
 
     def _with(self, step: Step, accumulate: bool, attention: str, tp: int) -> Recording:
+        need_torch()
         from predictor.models.traced import huggingface_passes, torch_trace
         from predictor.models.traced.tensor_plan import of_one_rank
 

@@ -116,6 +116,18 @@ def inputs_of(model: Any, batch: int, tokens: int, dtype: str) -> dict[str, Any]
     raise UnsupportedError(f"{config.model_type}: inputs called {main!r} are not known; expected token ids or images")
 
 
+def reads_length(cls: Any, config: Any) -> bool:
+    """Whether `inputs_of` a class depends on the tokens of a sequence: images, Whisper's spectrogram and samples of
+    speech do not, unless token ids come with them."""
+    signature = inspect.signature(cls.forward).parameters
+    main = cls.main_input_name
+    if main == "pixel_values" and "input_ids" in signature:
+        return signature["input_ids"].default is not inspect.Parameter.empty or config.is_encoder_decoder
+    if main in ("pixel_values", "input_values"):
+        return main == "pixel_values" and config.is_encoder_decoder and "decoder_input_ids" in signature
+    return main != "input_features" or "whisper" not in config.model_type or "decoder_input_ids" in signature
+
+
 def _image_shape(model: Any, batch: int) -> tuple[int, ...]:
     """(batch, channels, height, width) as the config of the vision model says; of a video with its frames."""
     config = model.config

@@ -117,6 +117,8 @@ class TracedModel(Model):
     checkpoint: Checkpoint | None = None
     assumed: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
+    #: Whether its inputs are as long as a step says; images and samples of speech are as its config says.
+    reads_length: bool = True
 
     def __hash__(self) -> int:
         return id(self.source)
@@ -154,6 +156,8 @@ class TracedModel(Model):
             )
         if feature is Feature.REPLICAS_OF_A_PASS:
             return "not built yet for --mode forward; expected --mode train"
+        if feature is Feature.LENGTH and not self.reads_length:
+            return f"the config of {self.name} says the size of its inputs, which have no tokens; leave it out"
         if feature in (Feature.NAMES, Feature.OPEN_SIZES):
             return "known of models that are built"
         return ""
