@@ -104,3 +104,30 @@ def test_a_head_of_its_own_is_counted_where_a_config_says_so() -> None:
         for tie in (True, False)
     )
     assert own - tied == 1000 * 64
+
+
+@pytest.mark.parametrize(("execution", "casts"), [("eager", 0), ("megatron", 2)])
+def test_a_router_of_groups_costs_the_host_the_calls_of_its_class(execution: str, casts: int) -> None:
+    """DeepSeek-V3's router, counted while transformers' class runs it: 26 or 27 calls, both casts among them. Megatron Core
+    0.16.1 (moe_utils.py: topk_routing_with_score_function, group_limited_topk) makes 29 behind its product, so that a
+    decode step under Megatron is held back by no fewer."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from transformers.models.deepseek_v3.configuration_deepseek_v3 import DeepseekV3Config
+    from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3TopkRouter
+
+    class Calls(TorchDispatchMode):  # type: ignore[misc]
+        count = 0
+
+        def __torch_dispatch__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.count += 1
+            return call(*args, **(kwargs or {}))
+
+    router = DeepseekV3TopkRouter(DeepseekV3Config(hidden_size=64)).to(torch.bfloat16)
+    with torch.no_grad(), Calls() as calls:
+        router(torch.zeros(2, 1, 64, dtype=torch.bfloat16))
+    words = {"mode": "decode", "execution": execution, "batch": 1, "context_len": 1024}
+    (stage,) = forecast(Request("deepseek-v3", "h200", **words).run()).plan.stages  # type: ignore[arg-type]
+    block = next(block for block in stage.graph.blocks if block.repeat > 3)
+    ours = sum(node.host_calls for node in block.nodes if node.scope == "router")
+    assert abs(ours - (calls.count - casts)) <= 2
