@@ -5,10 +5,11 @@
 
 One model of each type, of few layers (a law is the same of each layer), is built by its reader and traced from the
 class of transformers. Every point of the product becomes a run (`predictor.request.run.Run`) of both. Where the built
-model answers for the traced one (`predictor.models.traced.model.not_its_class`), both runs have to be equal but for the note that
-says so; a forecast follows from its run alone, and each ``--every``-th such point is forecast to show it. Where the
-class answers, both are forecast. The CSV has a line for each point that is forecast or that one side alone refuses,
-and a line for the rest of each type, mode and engine, with the number of its ``points``. Needs the extra torch.
+model answers for the traced one (`predictor.models.traced.model.not_its_class`), both runs have to be equal but for the
+note that says so; a forecast follows from its run alone, and each ``--every``-th such point is forecast to show it.
+Where the class answers, both are forecast. The CSV has a line for each point that is forecast or that one side alone
+refuses, and a line for the rest of each type, mode and engine, with the number of its ``points``. Needs the extra
+torch.
 """
 
 from __future__ import annotations

@@ -108,9 +108,9 @@ def test_a_head_of_its_own_is_counted_where_a_config_says_so() -> None:
 
 @pytest.mark.parametrize(("execution", "casts"), [("eager", 0), ("megatron", 2)])
 def test_a_router_of_groups_costs_the_host_the_calls_of_its_class(execution: str, casts: int) -> None:
-    """DeepSeek-V3's router, counted while transformers' class runs it: 26 or 27 calls, both casts among them. Megatron Core
-    0.16.1 (moe_utils.py: topk_routing_with_score_function, group_limited_topk) makes 29 behind its product, so that a
-    decode step under Megatron is held back by no fewer."""
+    """DeepSeek-V3's router, counted while transformers' class runs it: 26 or 27 calls, both casts among them.
+    Megatron Core 0.16.1 (moe_utils.py: topk_routing_with_score_function, group_limited_topk) makes 29 behind its
+    product, so that a decode step under Megatron is held back by no fewer."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
     from transformers.models.deepseek_v3.configuration_deepseek_v3 import DeepseekV3Config
