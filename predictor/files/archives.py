@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from predictor.errors import SpecError
-from predictor.files.read import check_plain
+from predictor.files.read import LARGEST_ARCHIVE, check_plain
 
-#: Bytes that an archive may have, and that what is read of it may have unpacked: guards against one that memory cannot
-#: hold, by hand; the largest set of estimators has 1/100 of it.
-LARGEST_ARCHIVE = 4 * 2**30
+#: Bytes that what is read of an archive may have unpacked: guards against one that memory cannot hold, by hand; the
+#: largest set of estimators has 1/100 of it.
 LARGEST_UNPACKED = 2**30
 #: Cells of a table: ten times those of all measurements that come with Tilecast. Chosen by hand, not from data.
 MOST_CELLS = 500_000_000

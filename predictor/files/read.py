@@ -26,6 +26,8 @@ from predictor.errors import RequestError, SpecError
 LARGEST_TEXT = 16 * 2**20
 #: Bytes that a table (a suite, a CSV file of measurements) may have: guards against one that memory cannot hold.
 LARGEST_TABLE = 4 * 2**30
+#: Bytes that an archive, or the weights of an estimator, may have: guards against one that memory cannot hold.
+LARGEST_ARCHIVE = 4 * 2**30
 _KINDS = (
     (stat.S_ISDIR, "a folder"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"), (stat.S_ISFIFO, "a pipe"),
     (stat.S_ISSOCK, "a socket"),

@@ -118,7 +118,7 @@ def calibrate(
     fits: dict[str, Fitted] = {}
     for folder, rows in used.items():
         manifest = source.member_manifest(folder)
-        weights = read_weights(source.path / folder, manifest)
+        weights = dict(read_weights(source.path / folder, manifest))
         calibrated = adapt.calibrated(FITS[str(manifest["kind"])].trials, rows, spec, manifest, weights)
         if not calibrated.gained:
             report.unchanged[folder] = (

@@ -2,8 +2,8 @@
 
 <set>/manifest.json              schema_version, name, which estimator answers for which family and dtype
 <set>/<estimator>/manifest.json  schema_version, kind, constants by name, features and their order, GPUs and shapes
-                                 covered, hash of the data; sizes and hashes of the files beside it
-                                 (`predictor.kernels.stored`)
+                                 covered, hash of the data; sizes and hashes of the files beside it, and of
+                                 each array (`predictor.kernels.stored`)
 <set>/<estimator>/intervals.json how far its forecasts may be off (optional; `predictor.kernels.interval`)
 <set>/<estimator>/weights.npz    arrays; read with allow_pickle=False, so that no artifact can run code
 """
@@ -177,7 +177,8 @@ def load_estimator(folder: Path) -> Estimator:
     try:
         return cast(Estimator, getattr(importlib.import_module(module), cls).from_artifact(manifest, weights))
     except SpecError as error:
-        raise SpecError(f"{folder}: {error}") from None
+        said = str(error)  # an array that is read here names its file
+        raise SpecError(said if said.startswith(str(folder)) else f"{folder}: {said}") from None
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as error:
         said = " ".join(str(error).split())
         raise SpecError(f"{folder}: {WEIGHTS} and {MANIFEST} make no {kind} estimator here ({said})") from None

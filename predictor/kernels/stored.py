@@ -3,8 +3,8 @@
 "files" of a manifest maps each file beside it to {"bytes": size, "sha256": hash}. Nothing of a file is believed before
 its hash is right, so that a flipped bit, a cut or a file of another set is one line and never another forecast.
 
-SHA-256 of the largest file of the shipped set takes about as long as `np.load` spends on copying its arrays, so these
-are read in place instead: a forecast starts no later than without the check.
+A forecast asks for a few of the hundred arrays of a large file of weights. So the manifest has the place and the hash
+of each array, too: it is read and checked when it is first asked for. `ArtifactSet.verify` reads whole files.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ import hashlib
 import io
 import math
 import re
-import struct
 import sys
-import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +23,7 @@ import numpy.lib.format as npy
 import numpy.typing as npt
 
 from predictor.errors import SpecError
-from predictor.files.archives import BROKEN, LARGEST_ARCHIVE, LARGEST_UNPACKED, member_bytes
-from predictor.files.read import check_plain, parse_json, read_text
+from predictor.files.read import LARGEST_ARCHIVE, check_plain, parse_json, read_text
 
 #: Version of all that a set of estimators holds: by definition what is written and read today. No other is read.
 SCHEMA_VERSION = 2
@@ -36,6 +33,10 @@ WEIGHTS = "weights.npz"
 MANIFEST = "manifest.json"
 #: Key of a manifest that has the sizes and hashes of the files beside it.
 FILES = "files"
+#: Key of what `FILES` has of the weights: array -> "offset bytes sha256" of its content in NumPy's npy format.
+ARRAYS = "arrays"
+#: Files of fewer bytes are read and hashed whole, with what stands between their arrays. Chosen by hand, not from data.
+_SMALL = 1 << 16
 
 #: Key of a manifest that has the hash of its own text, by which a constant that was changed by hand is told.
 SEAL = "manifest_sha256"
@@ -43,10 +44,6 @@ _SEALED = re.compile(rf'("{SEAL}": ")([^"]*)')
 
 #: What every estimator's manifest has besides what its kind needs.
 COMMON = {"name": str, "gpus": list, "calibrated": dict, FILES: dict}
-
-#: Zip's header of a member: its length, and where in it the lengths of what follows (name, extra field) stand. By
-#: definition (PKWARE's APPNOTE.TXT, section 4.3.7).
-_MEMBER_BYTES, _LENGTHS_AT = 30, 26
 
 
 def check_version(path: Path, content: Mapping[str, Any]) -> None:
@@ -86,15 +83,38 @@ def sealed(said: str) -> str:
 
 def described(folder: Path) -> dict[str, dict[str, Any]]:
     """What a manifest keeps under `FILES` of the files in an estimator's folder; the manifest itself is left out."""
-    return {
-        path.name: {"bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-        for path in sorted(folder.iterdir())
-        if path.name != MANIFEST
-    }
+    about: dict[str, dict[str, Any]] = {}
+    for path in sorted(folder.iterdir()):
+        if path.name != MANIFEST:
+            content = path.read_bytes()
+            about[path.name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+            if path.name == WEIGHTS:
+                about[path.name] |= _places(content)
+    return about
+
+
+def _places(data: bytes) -> dict[str, dict[str, str]]:
+    """Under `ARRAYS`, where the arrays of an npz file are; nothing for one that is broken, or compressed."""
+    from predictor.kernels.npz import BROKEN, members
+
+    try:
+        parts = list(members(data))
+    except BROKEN:
+        return {}
+    if any(start is None for _, start, _ in parts):
+        return {}
+    hashes = {name: f"{start} {len(part)} {hashlib.sha256(part).hexdigest()}" for name, start, part in parts}
+    return {ARRAYS: hashes}
 
 
 def read_verified(path: Path, manifest: Mapping[str, Any]) -> bytes:
     """The content of a file beside ``manifest``; SpecError, one line, where it is not what was written."""
+    size, sha256 = _sized(path, manifest)
+    return _part(path, 0, size, sha256)
+
+
+def _sized(path: Path, manifest: Mapping[str, Any]) -> tuple[int, str]:
+    """(bytes, sha256) that ``manifest`` has of a file; SpecError, one line, where the file is of another size."""
     try:
         known = manifest[FILES][path.name]
         size, sha256 = int(known["bytes"]), str(known["sha256"])
@@ -106,57 +126,112 @@ def read_verified(path: Path, manifest: Mapping[str, Any]) -> bytes:
     if size <= LARGEST_ARCHIVE:
         check_plain(path, f"a file of {size:,} bytes as its manifest says", sys.maxsize)
     try:
-        size_on_disk = path.stat().st_size  # an oversized file is not read
-        data = path.read_bytes() if size_on_disk == size <= LARGEST_ARCHIVE else b""
+        size_on_disk = path.stat().st_size
     except OSError as error:
-        raise SpecError(f"{path}: cannot be read ({error.strerror or error}); copy the set again") from None
-    if size_on_disk != size:
+        raise _unread(path, error) from None
+    if size_on_disk != size or size > LARGEST_ARCHIVE:  # an oversized file is not read
         raise SpecError(f"{path}: {size_on_disk:,} bytes, expected {size:,} as its manifest says; copy the set again")
+    return size, sha256
+
+
+def _part(path: Path, start: int, size: int, sha256: str, what: str = "") -> bytes:
+    """``size`` bytes of a file; SpecError, one line, where their hash is another, which says ``what`` they are."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            file.seek(start)
+            data = file.read(size)
+    except OSError as error:
+        raise _unread(path, error) from None
     digest = hashlib.sha256(data).hexdigest()
     if digest != sha256:
         raise SpecError(
-            f"{path}: SHA-256 {digest[:16]}..., expected {sha256[:16]}... as its manifest says; copy the set again"
+            f"{path}: {what}SHA-256 {digest[:16]}..., expected {sha256[:16]}... as its manifest says; copy the set"
+            " again"
         )
     return data
 
 
-def read_weights(folder: Path, manifest: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
+def _unread(path: Path, error: OSError) -> SpecError:
+    return SpecError(f"{path}: cannot be read ({error.strerror or error}); copy the set again")
+
+
+def read_weights(folder: Path, manifest: Mapping[str, Any]) -> Mapping[str, npt.NDArray[Any]]:
     """The arrays of an estimator's folder, by name, read-only; SpecError where they are damaged, not a number, or
-    hold anything but numbers."""
+    hold anything but numbers: of a large file, when the array is asked for."""
     path = folder / WEIGHTS
-    data = read_verified(path, manifest)
+    size, sha256 = _sized(path, manifest)
+    places = _indexed(path, manifest, size)
+    if places is None:
+        return _unpacked(path, _part(path, 0, size, sha256))
+    if size >= _SMALL:
+        return _Stored(path, places)
+    data = memoryview(_part(path, 0, size, sha256))
+    return {name: _numbers(path, name, data[at : at + count]) for name, (at, count, _) in places.items()}
+
+
+def _indexed(path: Path, manifest: Mapping[str, Any], size: int) -> dict[str, tuple[int, int, str]] | None:
+    """Array -> (offset, bytes, sha256) in a file of ``size`` bytes; None where the manifest does not have them."""
+    said = manifest[FILES][WEIGHTS].get(ARRAYS)
+    if said is None:
+        return None
     try:
-        weights = _arrays(data)
-    except (*BROKEN, TypeError) as error:
-        said = " ".join(str(error).split())[:200]
-        raise SpecError(f"{path}: is no file of arrays ({said}); expected what `tilecast train` writes") from None
-    for name, array in weights.items():
-        if array.dtype.kind not in "iufb":
-            raise SpecError(f"{path}: array {name!r} is of {array.dtype}; expected numbers")
-        if array.dtype.kind == "f" and np.isnan(array).any():
-            raise SpecError(f"{path}: array {name!r} holds NaN; expected numbers: train or calibrate the set again")
-    return weights
+        places = {
+            name: (int(at), int(count), sha) for name, (at, count, sha) in ((n, p.split()) for n, p in said.items())
+        }
+        if not all(0 <= at <= at + count <= size for at, count, _ in places.values()):
+            raise ValueError
+    except (AttributeError, TypeError, ValueError):
+        raise SpecError(
+            f"{path.parent / MANIFEST}: key {ARRAYS!r} of {WEIGHTS} does not say where in the file its arrays are; run"
+            " the `tilecast train` or `tilecast calibrate` that made the set again"
+        ) from None
+    return places
 
 
-def _arrays(data: bytes) -> dict[str, npt.NDArray[Any]]:
+class _Stored(Mapping[str, "npt.NDArray[Any]"]):
+    """Arrays of a large file: each is read, and its hash compared, at the first question for it."""
+
+    def __init__(self, path: Path, places: Mapping[str, tuple[int, int, str]]) -> None:
+        self._path, self._places = path, places
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        start, size, sha256 = self._places[name]
+        return _numbers(self._path, name, memoryview(_part(self._path, start, size, sha256, f"array {name!r}: ")))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+def _unpacked(path: Path, data: bytes) -> dict[str, npt.NDArray[Any]]:
     """The arrays of an npz file; those that are stored, not compressed, are views of ``data``."""
-    view = memoryview(data)
-    arrays: dict[str, npt.NDArray[Any]] = {}
-    left = LARGEST_UNPACKED
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        for member in archive.infolist():
-            name = member.filename.removesuffix(".npy")
-            if name in arrays:
-                raise ValueError(f"{name!r} appears twice")
-            if member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & 0x1:
-                lengths = struct.unpack_from("<HH", data, member.header_offset + _LENGTHS_AT)
-                start = member.header_offset + _MEMBER_BYTES + sum(lengths)
-                content = view[start : start + member.file_size]
-            else:
-                content = memoryview(member_bytes(archive, member, left))
-                left -= len(content)
-            arrays[name] = _array(content)
-    return arrays
+    from predictor.kernels.npz import BROKEN, members
+
+    try:
+        parts = [(name, content) for name, _, content in members(data)]
+    except BROKEN as error:
+        raise _no_arrays(path, error) from None
+    return {name: _numbers(path, name, content) for name, content in parts}
+
+
+def _no_arrays(path: Path, error: Exception) -> SpecError:
+    said = " ".join(str(error).split())[:200]
+    return SpecError(f"{path}: is no file of arrays ({said}); expected what `tilecast train` writes")
+
+
+def _numbers(path: Path, name: str, content: memoryview) -> npt.NDArray[Any]:
+    """The array ``name``, in NumPy's npy format; SpecError, one line, for one that is broken or holds no numbers."""
+    try:
+        array = _array(content)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise _no_arrays(path, error) from None
+    if array.dtype.kind not in "iufb":
+        raise SpecError(f"{path}: array {name!r} is of {array.dtype}; expected numbers")
+    if array.dtype.kind == "f" and np.isnan(array).any():
+        raise SpecError(f"{path}: array {name!r} holds NaN; expected numbers: train or calibrate the set again")
+    return array
 
 
 def _array(content: memoryview) -> npt.NDArray[Any]:

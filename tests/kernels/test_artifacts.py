@@ -20,7 +20,16 @@ from predictor.cli.main import main
 from predictor.errors import SpecError
 from predictor.fit.publish import write_estimator
 from predictor.kernels.artifact import ArtifactSet, default_artifacts, load_artifacts, load_estimator
-from predictor.kernels.stored import FILES, MANIFEST, SEAL, WEIGHTS, described, read_weights
+from predictor.kernels.stored import (
+    FILES,
+    MANIFEST,
+    SEAL,
+    WEIGHTS,
+    described,
+    read_manifest,
+    read_verified,
+    read_weights,
+)
 
 MEMBER = "memory-bound"
 WORDS = ["--model", "gpt2", "--gpu", "v100-pcie-32gb", "--seq-len", "32", "--dtype", "fp32"]
@@ -225,6 +234,59 @@ def test_arrays_are_those_that_numpy_reads(tmp_path: Path) -> None:
             assert found[name].dtype == array.dtype and found[name].flags.aligned, name
 
 
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """An estimator's folder whose weights are read array by array."""
+    arrays = {"a": np.arange(20_000.0), "b": np.arange(30_000, dtype=np.int16), "c": np.full(10, np.nan)}
+    write_estimator(tmp_path, {"name": "x", "gpus": [], "calibrated": {}}, arrays)
+    return tmp_path
+
+
+def test_an_array_is_read_and_checked_when_it_is_asked_for(large: Path) -> None:
+    """Damage of one array is no other's; who checks the whole file hears of it."""
+    manifest = read_manifest(large)
+    with np.load(large / WEIGHTS) as file:
+        sound = {name: file[name] for name in "ab"}
+        place = zipfile.ZipFile(large / WEIGHTS).getinfo("b.npy").header_offset + 1000
+    flipped(large / WEIGHTS, place)
+    weights = read_weights(large, manifest)
+    assert list(weights) == ["a", "b", "c"] and len(weights) == 3
+    np.testing.assert_array_equal(weights["a"], sound["a"], strict=True)
+    assert not weights["a"].flags.writeable
+    with pytest.raises(SpecError, match=r"array 'b': SHA-256 .* expected .* copy the set again"):
+        weights["b"]
+    with pytest.raises(SpecError, match="array 'c' holds NaN"):
+        weights["c"]
+    with pytest.raises(SpecError, match="SHA-256"):
+        read_verified(large / WEIGHTS, manifest)
+    flipped(large / WEIGHTS, place)
+    np.testing.assert_array_equal(weights["b"], sound["b"], strict=True)
+    with pytest.raises(KeyError):
+        weights["d"]
+
+
+@pytest.mark.parametrize("place", ["x", 7, "1 2", "-1 8 a", "0 99999999999 a", "a b c", "0 -1 a", None])
+def test_places_that_are_not_in_the_file_are_one_line(large: Path, place: object) -> None:
+    manifest = read_manifest(large)
+    manifest[FILES][WEIGHTS]["arrays"]["a"] = place
+    with pytest.raises(SpecError, match=r"key 'arrays' of weights\.npz does not say where"):
+        read_weights(large, manifest)
+
+
+def test_arrays_without_places_are_those_with(large: Path) -> None:
+    manifest = read_manifest(large)
+    weights = read_weights(large, manifest)
+    del manifest[FILES][WEIGHTS]["arrays"]
+    with pytest.raises(SpecError, match="array 'c' holds NaN"):
+        read_weights(large, manifest)
+    write_estimator(large, manifest, {name: weights[name] for name in "ab"})
+    manifest = read_manifest(large)
+    del manifest[FILES][WEIGHTS]["arrays"]
+    whole = read_weights(large, manifest)
+    for name in "ab":
+        np.testing.assert_array_equal(whole[name], weights[name], strict=True)
+
+
 def test_a_damaged_set_is_not_calibrated(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Estimators that stay as they are would be copied with their damage."""
     pytest.importorskip("pandas", reason='pandas is not installed: pip install "tilecast[train]"')
@@ -301,7 +363,7 @@ def npy(shape: str, dtype: str = "<f8", data: bytes = b"\0" * 8) -> bytes:
 
 def test_weights_that_are_no_arrays_are_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bombs, shapes that no memory holds, encrypted and broken zips, names that are not there or twice."""
-    monkeypatch.setattr("predictor.kernels.stored.LARGEST_UNPACKED", 2**20)
+    monkeypatch.setattr("predictor.kernels.npz.LARGEST_UNPACKED", 2**20)
     whole = (folder / MEMBER / WEIGHTS).read_bytes()
     encrypted = bytearray(npz(("a.npy", npy("(1,)"))))
     encrypted[encrypted.find(b"PK\x01\x02") + 8] |= 1

@@ -51,7 +51,7 @@ class MemoryBound(Launched):
         self._median = tuple(float(v) for v in middle)
 
     @classmethod
-    def from_artifact(cls, manifest: dict[str, Any], weights: dict[str, npt.NDArray[Any]]) -> MemoryBound:
+    def from_artifact(cls, manifest: Mapping[str, Any], weights: Mapping[str, npt.NDArray[Any]]) -> MemoryBound:
         """The estimator of a manifest and its arrays; SpecError where one is missing."""
         try:
             const = Constants.from_manifest(manifest["constants"], "constants")
