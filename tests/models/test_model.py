@@ -82,7 +82,7 @@ def test_a_feature_is_refused_with_a_reason_or_there(feature: Feature) -> None:
     built, module = load_config("gpt2"), traced()
     passes = (Feature.CONTEXT_OF_A_PASS, Feature.REPLICAS_OF_A_PASS)
     assert built.supports(feature) == (feature not in (*passes, Feature.PLAN))
-    assert module.supports(feature) == (feature is Feature.PLAN)
+    assert module.supports(feature) == (feature in (Feature.PLAN, Feature.LENGTH))
     for model in (built, module):
         assert bool(model.refusal(feature)) != model.supports(feature)
 
@@ -96,7 +96,9 @@ def test_a_pipeline_has_parts_and_its_batch_is_that_of_all_gpus(tmp_path: Path) 
     model = model_of(str(file))
     assert [(part.name, part.times) for part in model.parts()] == [("bottom", 1), ("top", 2)]
     assert model.with_sizes(gpus=4).parts()[0].model.graph(FORWARD).blocks[0].nodes[0].op.flops() == 2 * 2 * 64 * 32
-    assert [feature for feature in Feature if model.supports(feature)] == [Feature.REPLICAS_OF_A_PASS, Feature.PLAN]
+    assert [feature for feature in Feature if model.supports(feature)] == [
+        Feature.LENGTH, Feature.REPLICAS_OF_A_PASS, Feature.PLAN,
+    ]  # fmt: skip
     assert not load_config("gpt2").parts()
 
 
@@ -144,7 +146,7 @@ class Square(Model):
     ignored: tuple[str, ...] = ()
 
     def refusal(self, feature: Feature) -> str:
-        return "not built for squares; leave it out"
+        return "" if feature is Feature.LENGTH else "not built for squares; leave it out"
 
     def check_tensor(self, tp: int, spread: bool = False) -> None:
         if tp > 1:
