@@ -97,7 +97,7 @@ def test_a_pipeline_has_parts_and_its_batch_is_that_of_all_gpus(tmp_path: Path) 
     assert [(part.name, part.times) for part in model.parts()] == [("bottom", 1), ("top", 2)]
     assert model.with_sizes(gpus=4).parts()[0].model.graph(FORWARD).blocks[0].nodes[0].op.flops() == 2 * 2 * 64 * 32
     assert [feature for feature in Feature if model.supports(feature)] == [
-        Feature.LENGTH, Feature.REPLICAS_OF_A_PASS, Feature.PLAN,
+        Feature.REPLICAS_OF_A_PASS, Feature.PLAN, Feature.LENGTH,
     ]  # fmt: skip
     assert not load_config("gpt2").parts()
 
