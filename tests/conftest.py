@@ -47,6 +47,8 @@ os.umask(0o022)
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 os.environ["TILECAST_TRACKING_URI"] = "off"  # tests that track say so; none writes to the user's own store
+os.environ["HF_HUB_OFFLINE"] = "1"  # no test asks a hub but those that bring one
+os.environ["HF_HOME"] = f"{_HOME}/huggingface"
 for name in ("NO_PROXY", "no_proxy"):  # servers of the tests are on loopback
     os.environ[name] = ",".join(["127.0.0.1", "localhost", *filter(None, [os.environ.get(name)])])
 

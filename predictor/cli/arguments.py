@@ -52,7 +52,9 @@ def option_of(action: argparse.Action) -> Option | None:
 def rows_of(verb: str) -> dict[str, Option]:
     """The rows of ``verb``, which asks of one mode: the model, the GPU, and the words that it takes."""
     rows = {name: OPTIONS[name].with_row(modes=()) for name in ("model", "gpu", *words_of(verb))}
-    rows["model"] = rows["model"].with_row(help="a name of `tilecast models`, or a Hugging Face config.json")
+    rows["model"] = rows["model"].with_row(
+        help="a name of `tilecast models`, org/name of Hugging Face, or a config.json"
+    )
     return rows
 
 

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from predictor.errors import RequestError, SpecError, unknown_name
+from predictor.errors import RequestError, SpecError, UnknownNameError, unknown_name
 from predictor.files.read import parse_json
 from predictor.files.records import dataclass
 from predictor.models.built import ModelConfig
-from predictor.models.built.load import aliases, catalogue, config_from_dict
+from predictor.models.built.load import aliases, catalogue, catalogue_name, config_from_dict
 from predictor.request.request import Request
 from predictor.request.words import flag
 from predictor.ui.boards import LONGEST as LONGEST_BOARD
@@ -145,14 +145,15 @@ def config_of(state: State) -> str | ModelConfig:
     """The model: a name of the catalogue, or the pasted config. Raises FieldError; a path is not read."""
     if state.config:
         return _pasted(state.config)
-    known = {name.lower(): name for name in catalogue()}
-    known |= {alias.lower(): name for alias, name in aliases().items()}
-    # The catalogue's own name: a file or folder that is called as an alias is not read.
-    name = known.get(state.model.lower())
+    # The catalogue's own name: a file or folder that is called as an alias is not read, and nothing is fetched.
+    try:
+        name = catalogue_name(state.model)
+    except UnknownNameError as error:
+        raise FieldError("model", str(error)) from None
     if name is None:
         every = (*catalogue(), *aliases())
-        error = unknown_name("model", state.model, every, "a name of `tilecast models`, or a config.json pasted")
-        raise FieldError("model", str(error))
+        expected = "a name of `tilecast models`, or a config.json pasted"
+        raise FieldError("model", str(unknown_name("model", state.model, every, expected)))
     return name
 
 

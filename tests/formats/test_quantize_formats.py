@@ -11,10 +11,11 @@ import pytest
 from predictor.formats.parts import HIGH_PARTS, LAYER_PARTS, PARTS, Format, Formats, plain
 from predictor.graph import Graph, Node
 from predictor.graph.tensor import WEIGHT
-from predictor.models.built import Step, build, catalogue, load_config, weight_bytes
+from predictor.models.built import Step, build, load_config, weight_bytes
 from predictor.ops import Gemm, MoE
 from predictor.ops.base import Op
 from predictor.passes.quantize import quantize
+from tests.catalogue import MODELS
 
 STEPS = (
     Step("forward", 2, 16, act_dtype="bf16"),
@@ -42,13 +43,13 @@ def signature(graph: Graph) -> Counter[tuple[str, Op]]:
     return found
 
 
-@pytest.mark.parametrize("model", catalogue())
+@pytest.mark.parametrize("model", MODELS)
 def test_formats_that_a_graph_has_change_nothing(model: str) -> None:
     for graph in graphs(model):
         assert quantize(graph, plain("bf16")) is graph
 
 
-@pytest.mark.parametrize("model", catalogue())
+@pytest.mark.parametrize("model", MODELS)
 def test_every_product_with_a_weight_names_its_part(model: str) -> None:
     for graph in graphs(model):
         for node in nodes_of(graph):
@@ -56,7 +57,7 @@ def test_every_product_with_a_weight_names_its_part(model: str) -> None:
             assert not reads or node.part in PARTS, node.name
 
 
-@pytest.mark.parametrize("model", catalogue())
+@pytest.mark.parametrize("model", MODELS)
 def test_parts_get_their_formats_and_nothing_else_changes(model: str) -> None:
     own = tuple((part, Format("bf16", quant)) for part, quant in zip(LAYER_PARTS, APART, strict=True))
     formats = Formats(Format("bf16"), Format("fp8"), own)
@@ -70,7 +71,7 @@ def test_parts_get_their_formats_and_nothing_else_changes(model: str) -> None:
             assert after.op == before.op
 
 
-@pytest.mark.parametrize("model", catalogue())
+@pytest.mark.parametrize("model", MODELS)
 def test_products_and_their_weights_compute_in_the_high_format(model: str) -> None:
     for graph in graphs(model):
         if graph.fused:

@@ -6,14 +6,15 @@ import pytest
 
 from predictor.engines.pytorch.engine import COMPILE
 from predictor.graph import Graph, Node
-from predictor.models.built import Step, build, catalogue, load_config, parameters
+from predictor.models.built import Step, build, load_config, parameters
 from predictor.ops import Gemm
 from predictor.passes.fuse import fuse
+from tests.catalogue import MODELS
 
 EAGER = Step("forward", 2, 16, act_dtype="bf16")
 
 
-@pytest.mark.parametrize("model", catalogue())
+@pytest.mark.parametrize("model", MODELS)
 def test_the_weights_of_a_graph_are_the_models_parameters(model: str) -> None:
     """The Hugging Face class's count, a tied matrix once, from the tensors that the nodes read."""
     config = load_config(model)

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from predictor.models.built.load import CONFIGS, catalogue, config_from_dict, load_config
+from predictor.models.built.load import CONFIGS, config_from_dict, load_config
 from predictor.models.built.parameters import parameters
 from predictor.models.traced.torchvision_operators import ready
+from tests.catalogue import MODELS
 
 torch = pytest.importorskip("torch", reason="the test extra (torch, transformers) is not installed")
 transformers = pytest.importorskip("transformers", reason="the test extra (torch, transformers) is not installed")
@@ -44,7 +45,7 @@ def with_layers(data: dict[str, Any], layers: int) -> dict[str, Any]:
     return cut
 
 
-@pytest.mark.parametrize("name", catalogue())
+@pytest.mark.parametrize("name", MODELS)
 def test_parameters_equal_the_hugging_face_class(name: str) -> None:
     data = json.loads((CONFIGS / f"{name}.json").read_text())
     config = load_config(name)
@@ -84,7 +85,7 @@ _REQUIRED = {
     "n_heads", "num_hidden_layers", "num_layers", "num_attention_heads", "num_heads", "num_decoder_layers",
     "num_experts_per_tok", "num_key_value_heads", "_note",
 }  # fmt: skip
-_PER_TYPE = sorted({load_config(n).model_type: n for n in reversed(catalogue())}.values())
+_PER_TYPE = sorted({load_config(n).model_type: n for n in reversed(MODELS)}.values())
 
 
 @pytest.mark.parametrize("name", _PER_TYPE)

@@ -26,6 +26,7 @@ from predictor.request.request import Request
 from predictor.simulate.answer import Prediction
 from predictor.simulate.lower import Lowering, lower
 from predictor.simulate.plan import make_step
+from tests.catalogue import MODELS
 
 GIB = 2.0**30
 V3: dict[str, Any] = {"quant_method": "fp8", "weight_block_size": [128, 128]}
@@ -375,9 +376,9 @@ def test_a_suites_row_may_name_its_formats(tmp_path: Path) -> None:
 
 def test_unquantized_weights_are_parameters_times_their_bytes() -> None:
     from predictor.formats.parts import plain
-    from predictor.models.built import catalogue, parameters
+    from predictor.models.built import parameters
 
-    for name in catalogue():
+    for name in MODELS:
         config = load_config(name)
         assert weight_bytes(config, plain("bf16")) == 2 * parameters(config), name
         assert weight_bytes(config, plain("fp32")) == 4 * parameters(config), name

@@ -18,7 +18,6 @@ from predictor.models.built import (
     ModelConfig,
     Step,
     build,
-    catalogue,
     config_from_dict,
     load_config,
     parameter_split,
@@ -29,8 +28,9 @@ from predictor.ops import Attention, CrossEntropy, Dropout, Elementwise, Embeddi
 from predictor.ops.attention import attended_pairs
 from predictor.passes.fuse import fuse
 from predictor.passes.quantize import quantize
+from tests.catalogue import MODELS
 
-DECODERS = [n for n in catalogue() if load_config(n).causal and not load_config(n).is_encoder_decoder]
+DECODERS = [n for n in MODELS if load_config(n).causal and not load_config(n).is_encoder_decoder]
 DENSE = [n for n in DECODERS if load_config(n).experts == 0]
 FORMS = list(itertools.product((EAGER, COMPILE), ("math", "flash")))
 
@@ -69,11 +69,11 @@ LARGE = [n for n in DENSE if load_config(n).hidden >= 1024 and not load_config(n
 
 
 #: The model with the fewest layers of every model type: unrolled, the others say nothing more.
-SMALLEST = {load_config(name).model_type: name for name in sorted(catalogue(), key=lambda n: -load_config(n).layers)}
+SMALLEST = {load_config(name).model_type: name for name in sorted(MODELS, key=lambda n: -load_config(n).layers)}
 
 
 @pytest.mark.parametrize(("engine", "attention"), FORMS)
-@pytest.mark.parametrize("name", catalogue())
+@pytest.mark.parametrize("name", MODELS)
 def test_every_mode_builds_and_repeats_cost_the_same(name: str, engine: Engine, attention: str) -> None:
     config = load_config(name)
     modes = ("forward", "train") if not config.causal else ("forward", "prefill", "decode", "train")

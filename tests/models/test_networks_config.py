@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from predictor.errors import RequestError, SpecError, UnknownNameError, UnsupportedError
-from predictor.models.built import catalogue, config_from_dict, kv_bytes_per_token, load_config, parameters
+from predictor.models.built import config_from_dict, kv_bytes_per_token, load_config, parameters
 from predictor.models.built.load import CONFIGS, aliases
+from tests.catalogue import MODELS
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256, "num_attention_heads": 8,
@@ -19,7 +20,7 @@ LLAMA: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", catalogue())
+@pytest.mark.parametrize("name", MODELS)
 def test_the_catalogue_assumes_nothing(name: str) -> None:
     config = load_config(name)
     assert config.assumed == ()
@@ -30,8 +31,8 @@ def test_aliases_name_models_of_the_catalogue() -> None:
     for alias, name in aliases().items():
         assert load_config(alias.upper()).name == name, alias
     public = {name for alias, name in aliases().items() if "/" in alias}
-    assert {name for name in catalogue() if name not in public} == {
-        name for name in catalogue() if name.startswith("gpt3")
+    assert {name for name in MODELS if name not in public} == {
+        name for name in MODELS if name.startswith("gpt3")
     }  # GPT-3 alone was never published
     assert aliases()["meta-llama/Llama-3.1-8B"] == "llama-3.1-8b"
 
@@ -39,7 +40,7 @@ def test_aliases_name_models_of_the_catalogue() -> None:
 def test_a_hugging_face_name_is_looked_up_after_files_and_suggested(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(UnknownNameError, match=r"nearest: meta-llama/Llama-3\.1-8B"):
+    with pytest.raises(RequestError, match=r"nearest of the catalogue: meta-llama/Llama-3\.1-8B"):
         load_config("meta-llama/Llama-3.1-9B")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "Qwen" / "Qwen3-8B").mkdir(parents=True)
@@ -108,7 +109,7 @@ def test_impossible_values_are_errors_of_one_line(change: dict[str, Any], messag
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("name", sorted({load_config(n).model_type: n for n in catalogue()}.values()))
+@pytest.mark.parametrize("name", sorted({load_config(n).model_type: n for n in MODELS}.values()))
 def test_odd_values_never_end_in_a_traceback(name: str) -> None:
     data = json.loads((CONFIGS / f"{name}.json").read_text())
     odd: tuple[Any, ...] = ("x", -1, 0, 0.5, 1e300, True, [], ["x"], [3.5], {}, {"a": 1}, None)

@@ -17,13 +17,14 @@ from predictor.formats.parts import Format, Formats
 from predictor.graph import Graph, Node
 from predictor.graph.saved import saved_tensors
 from predictor.graph.tensor import ACTIVATION, GRADIENT
-from predictor.models.built import Step, build, catalogue, load_config
+from predictor.models.built import Step, build, load_config
 from predictor.ops import Attention, Gemm, MoE, Norm
 from predictor.ops.base import Op
 from predictor.passes.autograd import joint
 from predictor.passes.fuse import fuse
 from predictor.passes.quantize import quantize
 from predictor.passes.recompute import recompute
+from tests.catalogue import MODELS as EVERY
 
 STEPS = {
     "forward": Step("forward", 2, 16, act_dtype="bf16"),
@@ -81,7 +82,7 @@ def test_an_engine_that_fuses_nothing_gets_the_very_same_graph() -> None:
 
 
 @pytest.mark.parametrize("of", names())
-@pytest.mark.parametrize("model", catalogue())
+@pytest.mark.parametrize("model", EVERY)
 def test_work_is_conserved_and_nothing_is_added(model: str, of: str) -> None:
     config = load_config(model)
     step = STEPS["forward"]

@@ -11,13 +11,14 @@ from predictor.errors import RequestError, UnsupportedError
 from predictor.graph import Graph
 from predictor.hardware.gpu import load_gpu
 from predictor.hardware.system import default_system
-from predictor.models.built import ModelConfig, Step, build, catalogue, load_config, parameters
+from predictor.models.built import ModelConfig, Step, build, load_config, parameters
 from predictor.ops import Attention, Gemm, MoE
 from predictor.ops.collective import Collective
 from predictor.passes.mesh import Mesh
 from predictor.passes.shard import local_size, shard
 from predictor.passes.tensor_parallel import TENSOR
 from predictor.simulate.lower import Lowering, lower
+from tests.catalogue import MODELS
 
 H100 = load_gpu("h100")
 NODE = default_system(H100)
@@ -38,7 +39,7 @@ def works(config: ModelConfig, tp: int) -> bool:
     return True
 
 
-CASES = [(name, tp) for name in catalogue() for tp in (2, 4, 8) if works(load_config(name), tp)]
+CASES = [(name, tp) for name in MODELS for tp in (2, 4, 8) if works(load_config(name), tp)]
 
 
 def products(config: ModelConfig, step: Step, tp: int = 1) -> float:
@@ -60,7 +61,7 @@ def written(graph: Graph) -> list[object]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", catalogue())
+@pytest.mark.parametrize("name", MODELS)
 def test_degree_one_changes_nothing(name: str) -> None:
     graph = build(load_config(name), FORWARD)
     assert shard(graph, mesh(1), TENSOR) is graph

@@ -13,7 +13,7 @@ from predictor.engines.pytorch.engine import COMPILE
 from predictor.hardware.gpu import list_gpus, load_gpu
 from predictor.kernels.artifact import load_artifacts
 from predictor.kernels.base import predict_kernels
-from predictor.models.built import Step, build, catalogue, load_config, parameter_split
+from predictor.models.built import Step, build, load_config, parameter_split
 from predictor.ops import (
     Attention,
     Copy,
@@ -35,6 +35,7 @@ from predictor.passes.autograd import joint
 from predictor.passes.fuse import fuse
 from predictor.simulate.stage import Plan, Stage
 from predictor.simulate.times import Operators
+from tests.catalogue import MODELS
 
 ARTIFACTS = load_artifacts()
 size = st.integers(1, 4096)
@@ -111,7 +112,7 @@ def test_latency_grows_with_the_batch(gpu: str, model: str, dtype: str) -> None:
 
 
 #: The model with the fewest layers of every model type: unrolled, the others say nothing more.
-SMALLEST = {load_config(name).model_type: name for name in sorted(catalogue(), key=lambda n: -load_config(n).layers)}
+SMALLEST = {load_config(name).model_type: name for name in sorted(MODELS, key=lambda n: -load_config(n).layers)}
 
 
 @pytest.mark.parametrize("model", sorted(SMALLEST.values()))
@@ -129,7 +130,7 @@ def test_repeats_cost_what_the_unrolled_graph_costs(model: str) -> None:
             assert both[1].timeline.gpu_s == pytest.approx(both[0].timeline.gpu_s, rel=1e-9)
 
 
-DENSE = [name for name in catalogue() if load_config(name).causal and not load_config(name).experts
+DENSE = [name for name in MODELS if load_config(name).causal and not load_config(name).experts
          and not load_config(name).is_encoder_decoder]  # fmt: skip
 
 

@@ -12,8 +12,9 @@ from predictor.hardware.gpu import load_gpu
 from predictor.kernels.artifact import load_artifacts
 from predictor.kernels.base import predict_kernels
 from predictor.kernels.token_curve import KNOTS, between, never_falling
-from predictor.models.built import Step, build, catalogue, load_config
+from predictor.models.built import Step, build, load_config
 from predictor.ops import MoE
+from tests.catalogue import MODELS
 
 GPUS = ("h100-sxm", "l40s")
 FRAMEWORKS = ("vllm", "sglang", "trtllm")
@@ -42,7 +43,7 @@ def test_an_expert_layer_never_costs_less_with_more_tokens() -> None:
     """Every MoE model of the catalogue, in bf16 and fp8; tokens to beyond the measured ones."""
     tokens = [*BATCHES, *range(300, 20000, 777), 30000, 65536, 65537, 100_000, 10**6]
     selector = load_artifacts()
-    models = {name: op for name in catalogue() if (op := experts_of(name)) is not None}
+    models = {name: op for name in MODELS if (op := experts_of(name)) is not None}
     assert {"mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v3"} <= set(models)
     for name, layer in models.items():
         for gpu in map(load_gpu, GPUS):

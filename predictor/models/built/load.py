@@ -6,21 +6,32 @@ key takes the default of the Hugging Face configuration class and is listed in `
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from predictor.errors import SpecError, UnknownModelTypeError, nearest, printable, unknown_name
+from predictor.errors import SpecError, UnknownModelTypeError, UnknownNameError, nearest, printable, unknown_name
 from predictor.files.read import read_json
 from predictor.files.records import replace
 from predictor.models.built.checkpoint import read_checkpoint
 from predictor.models.built.config import ModelConfig
 from predictor.models.built.families import FAMILIES
+from predictor.models.built.hub import fetch, is_repository, name_in_cache
 from predictor.models.built.keys import Read, ignored_keys
 
 CONFIGS = Path(__file__).parent / "configs"
+#: The config.json of checkpoints as their authors published them, written by tools/catalogue_configs.py.
+PUBLISHED = Path(__file__).parent / "published"
+#: A model of the catalogue -> its other names.
+ALIASES = Path(__file__).parent / "aliases.json"
+
+#: What a name of a model may be, in errors.
+_EXPECTED = "a name of `tilecast models` or a path to a config.json, or org/name of Hugging Face"
+#: Models of a family that an error lists: chosen by hand, not from data.
+_SHOWN = 8
 
 #: A head of 256 is wide; what is far beyond is a slip of the keyboard.
 _WIDEST_HEAD = 2**16
@@ -34,14 +45,20 @@ ACTIVATIONS = (
 
 def catalogue() -> tuple[str, ...]:
     """Names of the models that come with the package, sorted."""
-    return tuple(sorted(path.stem for path in CONFIGS.glob("*.json")))
+    return tuple(sorted(path.stem for folder in (CONFIGS, PUBLISHED) for path in folder.glob("*.json")))
+
+
+def _listed(name: str) -> Path | None:
+    """The file of a name of the catalogue; None for any other text."""
+    paths = (folder / f"{name}.json" for folder in (CONFIGS, PUBLISHED))
+    return None if "/" in name else next((path for path in paths if path.is_file()), None)
 
 
 @lru_cache(maxsize=1)
 def aliases() -> Mapping[str, str]:
     """Other names of the catalogue's models -> their own: those on Hugging Face (of models with the same sizes), and
     what papers call them."""
-    listed = read_json(Path(__file__).parent / "aliases.json")
+    listed = read_json(ALIASES)
     return MappingProxyType({alias: name for name, others in listed.items() for alias in others})
 
 
@@ -49,6 +66,43 @@ def aliases() -> Mapping[str, str]:
 def _lower() -> Mapping[str, str]:
     """The aliases in lower case, as names are looked up."""
     return {alias.lower(): name for alias, name in aliases().items()}
+
+
+@lru_cache(maxsize=1)
+def _short() -> Mapping[str, str]:
+    """Names and aliases, these without the organisation, too, as `_squeezed` writes them; a name goes before an
+    alias."""
+    names: dict[str, str] = {}
+    for alias, name in aliases().items():
+        names.setdefault(_squeezed(alias.rpartition("/")[2]), name)
+        names.setdefault(_squeezed(alias), name)
+    return names | {_squeezed(name): name for name in aliases().values()}
+
+
+def _squeezed(text: str) -> str:
+    """``text`` without what people write differently between the words of a name: "llama3.1:8b", "Llama-3.1-8B"."""
+    return re.sub(r"[-_: ]", "", text.strip().lower())
+
+
+def catalogue_name(text: str) -> str | None:
+    """The model of the catalogue that ``text`` names: its own name, one of Hugging Face, a spelling of either without
+    the organisation or with other signs between the words, or the name of a family that has one model ("yi",
+    "llama-4-scout"; a quantized twin beside it does not count). None where it names none.
+
+    Raises UnknownNameError, which lists them, for a family that has several.
+    """
+    name = text.strip().lower()
+    if _listed(name) is not None:
+        return name
+    known = _lower().get(name) or _short().get(_squeezed(name))
+    if known is not None or not name or "/" in name:
+        return known
+    family = [other for other in catalogue() if other.startswith(f"{name}-")]
+    first = min(family, key=len, default=None)
+    if first is None or all(other == first or other.startswith(f"{first}-") for other in family):
+        return first
+    shown = ", ".join(family[:_SHOWN]) + f" and {len(family) - _SHOWN} more" * (len(family) > _SHOWN)
+    raise UnknownNameError(f"model {text!r} is a family: expected one of {shown}")
 
 
 def load_config(name_or_path: str | Path) -> ModelConfig:
@@ -69,26 +123,36 @@ def config_file(text: str) -> tuple[Path, Path | None, tuple[int, ...]]:
         return path, *_stamped(path)
     except (OSError, RuntimeError, ValueError) as error:  # a name too long, a closed folder, the home of nobody
         reason = getattr(error, "strerror", None) or error
-        expected = "a name of `tilecast models` or a path to a config.json"
-        raise SpecError(f"model {text!r}: cannot be read ({reason}); expected {expected}") from None
+        raise SpecError(f"model {text!r}: cannot be read ({reason}); expected {_EXPECTED}") from None
 
 
 def _find(text: str) -> Path:
-    """The file of a name or path. UnknownNameError, SpecError; OSError and RuntimeError where the system refuses."""
-    name = text.strip().lower()
-    path = CONFIGS / f"{name}.json"
-    if "/" in text or not path.is_file():
-        path = Path(text).expanduser()
-        if name in _lower() and not path.exists():  # a file or folder of that name is what is meant
-            return CONFIGS / f"{_lower()[name]}.json"
-        if text.strip() and path.is_dir():
-            path = path / "config.json"
-            if not path.is_file():
-                raise SpecError(f"{text}: no config.json in this folder")
+    """The file of a name or path. UnknownNameError, SpecError; OSError and RuntimeError where the system refuses.
+
+    A name of the catalogue goes before a file of that name; a file or folder goes before an alias, and that before a
+    repository of the hub.
+    """
+    listed = _listed(text.strip().lower())
+    if listed is not None:
+        return listed
+    path = Path(text).expanduser()
+    if text.strip() and path.is_dir():
+        path = path / "config.json"
         if not path.is_file():
-            known = (*catalogue(), *aliases())
-            raise unknown_name("model", text, known, "a name of `tilecast models` or a path to a config.json")
-    return path
+            raise SpecError(f"{text}: no config.json in this folder")
+    if path.is_file():
+        return path
+    listed = _listed(catalogue_name(text) or "")
+    if listed is not None:
+        return listed
+    every = (*catalogue(), *aliases())
+    if not is_repository(text):
+        raise unknown_name("model", text, every, _EXPECTED)
+    try:
+        return fetch(text)
+    except SpecError as error:
+        close = nearest(text, every)
+        raise SpecError(f"{error}; nearest of the catalogue: {', '.join(close)}" if close else str(error)) from None
 
 
 def _stamped(path: Path) -> tuple[Path | None, tuple[int, ...]]:
@@ -178,4 +242,5 @@ def check(config: ModelConfig, where: str) -> None:
 
 def model_name(path: Path) -> str:
     """What a model is called whose config.json this is."""
-    return printable(path.parent.name if path.stem == "config" and path.parent.name else path.stem)
+    folder = name_in_cache(path.parent) or path.parent.name
+    return printable(folder if path.stem == "config" and folder else path.stem)
