@@ -18,6 +18,9 @@ import numpy.typing as npt
 from predictor.data.sources import read_sources
 from predictor.files.read import atomic_write
 from predictor.kernels.interval import FILE as INTERVALS
+from predictor.kernels.ranges import INTERVALS as WIDTHS
+from predictor.kernels.ranges import MANIFEST as RANGES
+from predictor.kernels.ranges import check, check_array
 from predictor.kernels.stored import FILES, MANIFEST, SCHEMA_VERSION, SEAL, VERSION_KEY, WEIGHTS, described, sealed
 
 _VERSION = {VERSION_KEY: SCHEMA_VERSION}
@@ -28,7 +31,13 @@ def write_estimator(
     intervals: Mapping[str, Any] | None = None,
 ) -> None:  # fmt: skip
     """An estimator's folder: weights.npz, intervals.json (None: the one that is there stays) and the manifest with
-    their hashes and its own, the same bytes for the same content. Both files of text say their schema version."""
+    their hashes and its own, the same bytes for the same content. Both files of text say their schema version.
+
+    Raises SpecError for a number that no set may hold (`predictor.kernels.ranges`)."""
+    for name, array in weights.items():
+        check_array(folder / WEIGHTS, name, array)
+    for name, content, rules in ((MANIFEST, manifest, RANGES), (INTERVALS, intervals, WIDTHS)):
+        check(folder / name, json.loads(as_manifest(content)), rules)
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **{key: weights[key] for key in sorted(weights)})  # stored: loads 5 x faster
     atomic_write(folder / WEIGHTS, buffer.getvalue())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from operator import attrgetter
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from predictor.engines import Engine
 from predictor.engines.software import remark
+from predictor.errors import SpecError
 from predictor.files.records import replace
 from predictor.graph import OPTIMIZER
 from predictor.graph.samples import TOKENS
@@ -69,6 +71,11 @@ class Forecast:
 
             self.step = step_of(run, plan, stages)
             self.latency_s = self.step.latency_s
+        if not math.isfinite(self.latency_s):
+            raise SpecError(
+                f"the forecast of {run.config.name} on {run.gpu.id} is {self.latency_s} s; expected a number: its GPU"
+                " or estimators hold values that no kernel takes (--gpu, --artifacts)"
+            )
 
     @cached_property
     def stages(self) -> tuple[TimedStage, ...]:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from predictor.errors import RequestError, SpecError, nearest
 from predictor.files.read import read_json
+from predictor.kernels import ranges
 from predictor.kernels.base import Estimator
 from predictor.kernels.interval import Intervals
 from predictor.kernels.stored import (
@@ -68,6 +69,12 @@ class ArtifactSet:
     def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
         self.path = path
         self.manifest = manifest
+        pair = manifest.get("roofline_width")
+        if pair is not None and not (isinstance(pair, list) and len(pair) == 2 and pair[0] <= pair[1]):
+            raise SpecError(
+                f"{path / MANIFEST}: roofline_width is {pair!r:.60}; expected two numbers, the lower one first"
+            )
+        self._roofline_width = None if pair is None else (float(pair[0]), float(pair[1]))
         self._routes: dict[tuple[str, str], str] = {}
         for member in manifest["estimators"]:
             folder = member["folder"]
@@ -117,6 +124,7 @@ class ArtifactSet:
         """Check every file of the set against its manifest; SpecError, one line, for the first that is another."""
         for folder in self.folders():
             manifest = self.member_manifest(folder)
+            ranges.check(self.path / folder / MANIFEST, manifest, ranges.MANIFEST)
             read_verified(self.path / folder / WEIGHTS, manifest)
             for name in manifest[FILES]:
                 read_verified(self.path / folder / name, manifest)
@@ -138,13 +146,7 @@ class ArtifactSet:
 
     def roofline_width(self) -> tuple[float, float] | None:
         """Logarithms of measured / roofline that hold 80 % of the measurements; None in a set without intervals."""
-        pair = self.manifest.get("roofline_width")
-        try:
-            return None if pair is None else (float(pair[0]), float(pair[1]))
-        except (TypeError, ValueError, LookupError):
-            raise SpecError(
-                f"{self.path / MANIFEST}: key 'roofline_width' is {pair!r:.60}; expected two numbers"
-            ) from None
+        return self._roofline_width
 
     def folders(self) -> tuple[str, ...]:
         """Folders of the set's estimators."""
@@ -172,6 +174,7 @@ def load_estimator(folder: Path) -> Estimator:
     kind = str(manifest.get("kind"))
     if kind not in KINDS:
         raise SpecError(f"{folder}/manifest.json: unknown kind {kind!r}; nearest: {', '.join(nearest(kind, KINDS))}")
+    ranges.check(folder / MANIFEST, manifest, ranges.MANIFEST)
     module, _, cls = KINDS[kind].partition(":")
     weights = read_weights(folder, manifest)
     try:
@@ -230,6 +233,7 @@ def _read_set(path: Path) -> ArtifactSet:
     for key, form in (("estimators", list), ("name", str), ("calibrated", list)):
         if not isinstance(manifest.get(key), form):
             raise SpecError(f"{path}/manifest.json: key {key!r} is missing, or no {form.__name__}")
+    ranges.check(path / MANIFEST, manifest, ranges.SET)
     try:
         return ArtifactSet(path, manifest)
     except (KeyError, TypeError) as error:

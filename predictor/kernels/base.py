@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from predictor.engines import EAGER, answering
+from predictor.errors import SpecError
 from predictor.files.records import dataclass, replace
 from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.interval import Group, OperatorIntervals, spread
@@ -155,6 +156,13 @@ def _done_before_s(batch: Batch, gpu: GPUSpec, selector: Selector) -> FloatArray
     return seconds
 
 
+def _no_seconds(name: str, family: str, why: str) -> SpecError:
+    """Constants that are each within their range may still make no time together."""
+    return SpecError(
+        f"estimator {name!r} gives no time of {family}: {why}; expected a set that `tilecast train` wrote (--artifacts)"
+    )
+
+
 def predict_kernels(
     ops: Sequence[Op], gpu: GPUSpec, selector: Selector, kernels: str = EAGER.kernels,
     kernels_of: Callable[[Op], str] | None = None, cold: bool = False,
@@ -188,7 +196,14 @@ def predict_kernels(
         assert estimator is not None
         index = np.array(members)
         batch = make_batch(family, [ops[i] for i in members], run_by, cold)
-        latency[index] = np.maximum(floor[index], estimator.seconds(batch, gpu) - _done_before_s(batch, gpu, selector))
+        try:
+            with np.errstate(over="raise", invalid="raise", divide="raise"):
+                seconds = estimator.seconds(batch, gpu) - _done_before_s(batch, gpu, selector)
+        except FloatingPointError as error:
+            raise _no_seconds(estimator.name, family, str(error)) from None
+        if not np.isfinite(seconds).all():
+            raise _no_seconds(estimator.name, family, "a time without end")
+        latency[index] = np.maximum(floor[index], seconds)
         answered.append((estimator.name, batch.ops, batch.columns, index))
     intervals = spread(selector, gpu, answered, latency, floor, copies)
     return KernelTable(latency, floor, bounds.compute_s, bounds.dram_s, bounds.link_s, tuple(names), intervals)

@@ -36,6 +36,7 @@ from predictor.files.records import dataclass
 from predictor.formats.quantization import variant
 from predictor.hardware.generation import generation
 from predictor.hardware.gpu import GPUSpec
+from predictor.kernels.ranges import INTERVALS, check
 from predictor.kernels.stored import FILES, check_version, read_verified
 from predictor.ops.attention import Attention
 from predictor.ops.base import BACKWARD, Op
@@ -151,6 +152,7 @@ class Intervals:
         read_verified(path, manifest)
         data = read_json(path)
         check_version(path, data)
+        check(path, data, INTERVALS)
         try:
             return cls.from_dict(data, manifest.get("calibrated", {}))
         except (KeyError, TypeError, ValueError, AttributeError) as error:  # a number where a mapping was

@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from predictor.errors import SpecError
 from predictor.files.read import LARGEST_ARCHIVE, check_plain, parse_json, read_text
+from predictor.kernels.ranges import check_array
 
 #: Version of all that a set of estimators holds: by definition what is written and read today. No other is read.
 SCHEMA_VERSION = 2
@@ -83,14 +84,14 @@ def sealed(said: str) -> str:
 
 def described(folder: Path) -> dict[str, dict[str, Any]]:
     """What a manifest keeps under `FILES` of the files in an estimator's folder; the manifest itself is left out."""
-    about: dict[str, dict[str, Any]] = {}
-    for path in sorted(folder.iterdir()):
-        if path.name != MANIFEST:
-            content = path.read_bytes()
-            about[path.name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-            if path.name == WEIGHTS:
-                about[path.name] |= _places(content)
-    return about
+    files = (path for path in sorted(folder.iterdir()) if path.name != MANIFEST)
+    return {path.name: described_file(path.name, path.read_bytes()) for path in files}
+
+
+def described_file(name: str, content: bytes) -> dict[str, Any]:
+    """The same of one file: its size and hash, and of weights the places of the arrays."""
+    about = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    return about | _places(content) if name == WEIGHTS else about
 
 
 def _places(data: bytes) -> dict[str, dict[str, str]]:
@@ -229,8 +230,7 @@ def _numbers(path: Path, name: str, content: memoryview) -> npt.NDArray[Any]:
         raise _no_arrays(path, error) from None
     if array.dtype.kind not in "iufb":
         raise SpecError(f"{path}: array {name!r} is of {array.dtype}; expected numbers")
-    if array.dtype.kind == "f" and np.isnan(array).any():
-        raise SpecError(f"{path}: array {name!r} holds NaN; expected numbers: train or calibrate the set again")
+    check_array(path, name, array)
     return array
 
 

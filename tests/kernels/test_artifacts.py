@@ -150,7 +150,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "constants by place": (lambda f: edited(f / MANIFEST, lambda m: m.update(constants=[1.0] * 14)), "warp_row"),
     "hashes of another form": (lambda f: edited(f / MANIFEST, lambda m: m.update({FILES: {WEIGHTS: 3}})), "sha256"),
     "no hash of the weights": (lambda f: edited(f / MANIFEST, lambda m: m[FILES].pop(WEIGHTS)), "sha256"),
-    "NaN": (lambda f: replaced(f, boards=np.full((8, 2), np.nan)), "NaN"),
+    "NaN": (lambda f: replaced(f, boards=np.full((8, 2), np.nan)), "is nan; expected numbers"),
     "text": (lambda f: replaced(f, boards=np.array(["a", "b"])), "expected numbers"),
     "objects": (lambda f: replaced(f, boards=np.array([{}], dtype=object)), "objects"),
     "another shape": (lambda f: replaced(f, boards=np.ones(3)), MEMBER),
@@ -237,7 +237,7 @@ def test_arrays_are_those_that_numpy_reads(tmp_path: Path) -> None:
 @pytest.fixture
 def large(tmp_path: Path) -> Path:
     """An estimator's folder whose weights are read array by array."""
-    arrays = {"a": np.arange(20_000.0), "b": np.arange(30_000, dtype=np.int16), "c": np.full(10, np.nan)}
+    arrays = {"a": np.arange(20_000.0), "b": np.arange(30_000, dtype=np.int16), "c": np.full(10, "x")}
     write_estimator(tmp_path, {"name": "x", "gpus": [], "calibrated": {}}, arrays)
     return tmp_path
 
@@ -255,7 +255,7 @@ def test_an_array_is_read_and_checked_when_it_is_asked_for(large: Path) -> None:
     assert not weights["a"].flags.writeable
     with pytest.raises(SpecError, match=r"array 'b': SHA-256 .* expected .* copy the set again"):
         weights["b"]
-    with pytest.raises(SpecError, match="array 'c' holds NaN"):
+    with pytest.raises(SpecError, match="array 'c' is of <U1; expected numbers"):
         weights["c"]
     with pytest.raises(SpecError, match="SHA-256"):
         read_verified(large / WEIGHTS, manifest)
@@ -277,7 +277,7 @@ def test_arrays_without_places_are_those_with(large: Path) -> None:
     manifest = read_manifest(large)
     weights = read_weights(large, manifest)
     del manifest[FILES][WEIGHTS]["arrays"]
-    with pytest.raises(SpecError, match="array 'c' holds NaN"):
+    with pytest.raises(SpecError, match="array 'c' is of <U1; expected numbers"):
         read_weights(large, manifest)
     write_estimator(large, manifest, {name: weights[name] for name in "ab"})
     manifest = read_manifest(large)
@@ -429,7 +429,7 @@ def test_a_set_that_lacks_what_it_says_is_one_line(folder: Path, capsys: pytest.
 
 
 def test_widths_and_boards_of_another_kind_are_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Sealed right, as by a program that is not ours: a number in place of a mapping, and boards without bandwidth."""
+    """Sealed right, as by a program that is not ours: a number in place of a mapping."""
 
     def judged(said: str) -> None:
         assert main(["predict", *WORDS, "--execution", "compile", "--artifacts", str(folder)]) == 2
@@ -445,7 +445,3 @@ def test_widths_and_boards_of_another_kind_are_one_line(folder: Path, capsys: py
     for content in ({**whole, "gpus": 7}, *({**whole, "classes": each} for each in (flat, deep, texts))):
         write_estimator(folder / MEMBER, manifest, weights, content)
         judged("intervals.json is incomplete")
-    for share in (0.0, -1.0, float("inf")):
-        boards = np.full_like(weights["boards"], share)
-        write_estimator(folder / MEMBER, manifest, {**weights, "boards": boards}, whole)
-        judged("expected shares above 0")

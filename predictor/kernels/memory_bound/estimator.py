@@ -6,7 +6,6 @@ of its memory type (a Pascal board those of Pascal) and architecture.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -58,19 +57,6 @@ class MemoryBound(Launched):
             rows = np.asarray(weights["boards"], dtype=np.float64)
             named = zip(manifest["boards"], rows, strict=True)
             boards = {str(g): (float(share), float(hold)) for g, (share, hold) in named}
-            calibrated = [about["board"] for about in manifest["calibrated"].values()]
-            kinds = (*manifest["share_by_memory_type"].values(), *manifest["share_by_architecture"].values())
-            holds = manifest["hold_by_architecture"].values()
-            for share, hold in (
-                *boards.values(),
-                *calibrated,
-                *((each, 0.0) for each in kinds),
-                *((1.0, e) for e in holds),
-            ):
-                if not (0.0 < share < math.inf and 0.0 <= hold < math.inf):
-                    raise ValueError(
-                        f"a board with {share:g} of the bandwidth and {hold:g} of L2; expected shares above 0"
-                    )
             return cls(const, boards, manifest)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SpecError(f"memory_bound artifact is incomplete: {error}") from None

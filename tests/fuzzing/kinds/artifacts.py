@@ -5,10 +5,10 @@ The seal and the hashes of a changed manifest are made right again in most cases
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,16 +16,19 @@ from hypothesis import strategies as st
 
 from predictor.fit.publish import as_manifest
 from predictor.kernels.artifact import default_artifacts
-from predictor.kernels.stored import FILES, MANIFEST, SEAL, WEIGHTS, sealed
+from predictor.kernels.stored import FILES, MANIFEST, SEAL, WEIGHTS, described_file, sealed
 from tests.fuzzing.case import Case
 from tests.fuzzing.changes import ODD, changed_tree, damaged_bytes, damaged_text
 from tests.fuzzing.targets import ask_words
 
 MEMBERS = ("memory-bound", "fp32-gemm", "collective")
+#: One with trees, of which a case holds those of a board and of all boards.
+TREES, KEPT = "quantize", ("h100-sxm|", "*|")
 WORDS = (
     "predict --model gpt2 --gpu v100-pcie-32gb --seq-len 32 --dtype fp32 --artifacts set --json",
     "predict --model gpt2 --gpu t4 --seq-len 32 --dtype fp32 --artifacts set --json --mode train --execution compile",
     "predict --model gpt2 --gpu a100 --dtype fp32 --artifacts set --json --mode train --dp 2 --batch 4",
+    "predict --model gpt2 --gpu h100 --seq-len 32 --dtype int8 --execution eager --artifacts set --json",
 )
 
 
@@ -34,10 +37,26 @@ def whole() -> dict[str, bytes]:
     """The files of the set: those that ship, of the members that are small."""
     home = default_artifacts()
     manifest = json.loads((home / MANIFEST).read_text(encoding="utf-8"))
-    manifest["estimators"] = [each for each in manifest["estimators"] if each["folder"] in MEMBERS]
+    manifest["estimators"] = [each for each in manifest["estimators"] if each["folder"] in (*MEMBERS, TREES)]
     files = {f"set/{MANIFEST}": json.dumps(manifest).encode()}
     for member in MEMBERS:
         files |= {f"set/{member}/{path.name}": path.read_bytes() for path in (home / member).iterdir()}
+    return files | _with_trees(home / TREES)
+
+
+def _with_trees(folder: Path) -> dict[str, bytes]:
+    """The files of the member with trees, sealed with the trees that a case holds."""
+    files = {f"set/{TREES}/{path.name}": path.read_bytes() for path in folder.iterdir()}
+    manifest = json.loads(files[f"set/{TREES}/{MANIFEST}"])
+    for key in ("cores", "core_rows", "boosters"):
+        manifest[key] = {name: each for name, each in manifest[key].items() if name.startswith(KEPT)}
+    kept = tuple(booster["prefix"] for booster in manifest["boosters"].values())
+    with np.load(folder / WEIGHTS) as held:
+        arrays = {name: held[name] for name in held.files if name.startswith(kept)}
+    out = io.BytesIO()
+    np.savez(out, **arrays)
+    files |= {f"set/{TREES}/{MANIFEST}": json.dumps(manifest).encode(), f"set/{TREES}/{WEIGHTS}": out.getvalue()}
+    _seal(files, f"set/{TREES}")
     return files
 
 
@@ -83,8 +102,7 @@ def _seal(files: dict[str, bytes], folder: str) -> None:
     try:
         manifest = json.loads(files[name])
         beside = {path.rpartition("/")[2]: content for path, content in files.items() if path.startswith(f"{folder}/")}
-        for file, about in manifest[FILES].items():
-            about |= {"bytes": len(beside[file]), "sha256": hashlib.sha256(beside[file]).hexdigest()}
+        manifest[FILES] = {file: described_file(file, beside[file]) for file in manifest[FILES]}
         files[name] = sealed(as_manifest({**manifest, SEAL: ""})).encode()
     except (ValueError, KeyError, TypeError, AttributeError):
         return  # it is damaged: as it is
