@@ -78,7 +78,7 @@ def compare(models: list[str], gpus: list[str], words: Mapping[str, Any], price:
     bad prices; what goes wrong with one pair is that entry's reason.
     """
     from predictor.api import predict
-    from predictor.hardware.gpu import load_gpu
+    from predictor.hardware.gpu import gpus_of, load_gpu
     from predictor.models.built import load_config
     from predictor.report.compare import Entry, ranked
 
@@ -88,10 +88,10 @@ def compare(models: list[str], gpus: list[str], words: Mapping[str, Any], price:
     prices = read_prices(price, specs) if price else {}
     entries = []
     for config in configs:
-        for spec in specs:
+        for name, spec in zip(gpus, specs, strict=True):
             answer, reason = None, ""
             try:
-                answer = predict(config, spec, **words)
+                answer = predict(config, name if gpus_of(name) > 1 else spec, **words)
             except TilecastError as error:
                 reason = " ".join(str(error).split())
             entries.append(Entry(config.name, spec.id, answer, reason, prices.get(spec.id)))

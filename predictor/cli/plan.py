@@ -47,7 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     part = "part of the GPU's memory that a plan may use"
     rows["memory_fraction"] = rows["memory_fraction"].with_row(help=part, usual="1")
     add_options(parser, rows.values())
-    add("--num-gpus", required=True, metavar="N,...", help="GPUs of the run; several numbers are compared")
+    about = "GPUs of the run; several numbers are compared (default: those of the instance that --gpu names)"
+    add("--num-gpus", metavar="N,...", help=about)
     add("--global-batch", required=True, type=int, metavar="B", help="sequences of a step, over all GPUs")
     add(
         "--only",
@@ -81,6 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
         from predictor.search.training.emit import check_launcher
 
         check_launcher(arguments.emit)
+    arguments.num_gpus = _asked_gpus(arguments)
     with UnderWay(f"planning for {arguments.num_gpus} GPUs", arguments):
         searched, enough = _search(arguments)
     chosen = searched.fitting[0] if searched.fitting else None
@@ -154,6 +156,16 @@ def _search(arguments: argparse.Namespace) -> tuple[PricedPlans, FewestGpusToTra
     from predictor.search.training.enough import enough_gpus
 
     return searched, enough_gpus(asked, searched, only)
+
+
+def _asked_gpus(arguments: argparse.Namespace) -> str:
+    """--num-gpus as given, else the number of GPUs of an instance; RequestError where neither says one."""
+    from predictor.hardware.gpu import gpus_of
+
+    of_instance = gpus_of(arguments.gpu)
+    if arguments.num_gpus is None and of_instance == 1:
+        raise RequestError("--num-gpus: expected how many GPUs to plan for, or an instance such as --gpu p5.48xlarge")
+    return str(of_instance) if arguments.num_gpus is None else str(arguments.num_gpus)
 
 
 def _counts(text: str) -> tuple[int, ...]:

@@ -96,6 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _asked(arguments: argparse.Namespace) -> ServingQuestion:
     from predictor.cli.tracked import resolve
+    from predictor.hardware.gpu import gpus_of
     from predictor.request.request import Request
     from predictor.search.serving.answer import MOST_GPUS, ServingQuestion
     from predictor.search.serving.search import Sla
@@ -104,9 +105,11 @@ def _asked(arguments: argparse.Namespace) -> ServingQuestion:
     words["artifacts"] = resolve(arguments.artifacts)
     goals = goals_of(arguments)
     limits = {name: value for name in ("ttft_s", "tpot_s") if (value := getattr(goals, name)) is not None}
-    if arguments.num_gpus is None and not arguments.min_gpus:
+    of_instance = gpus_of(arguments.gpu)
+    if arguments.num_gpus is None and not arguments.min_gpus and of_instance == 1:
         raise RequestError("--num-gpus: expected how many GPUs to plan for, or --rate R with --min-gpus")
-    gpus = MOST_GPUS if arguments.num_gpus is None else arguments.num_gpus
+    usual = MOST_GPUS if arguments.min_gpus else of_instance
+    gpus = usual if arguments.num_gpus is None else arguments.num_gpus
     return ServingQuestion(
         Request(arguments.model, arguments.gpu, **words), gpus,
         arguments.isl, arguments.osl, Sla(**limits), arguments.rate, arguments.min_gpus, _executions(arguments),

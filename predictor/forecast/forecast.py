@@ -19,6 +19,7 @@ from predictor.kernels.artifact import ArtifactSet, RooflineOnly
 from predictor.models.built.keys import ignored_notes
 from predictor.request.run import Run
 from predictor.simulate.answer import Prediction
+from predictor.simulate.board_notes import board_notes
 from predictor.simulate.breakdown import (
     check_strict,
     classes,
@@ -227,7 +228,8 @@ class Forecast:
             why = explained(self.stages, run.explain)
         unknown = unknown_shares(op_times, table)
         taken = remark(run.work.execution, run.work.software)
-        known = run.numbers.notes + ignored_notes(run.config.ignored)
+        known = run.numbers.notes + board_notes(run.gpu, run.work.parallelism.num_gpus)
+        known += ignored_notes(run.config.ignored)
         known += context_notes(run.config, run.work) + capture_notes(run)
         return replace(
             self.summary(),

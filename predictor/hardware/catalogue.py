@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from predictor.errors import RequestError, SpecError, UnknownNameError, nearest, printable, unknown_name
 from predictor.files.read import read_text
@@ -35,21 +35,39 @@ def _limits(dimension: str) -> tuple[float, float]:
     return (parse_quantity(low, dimension), parse_quantity(high, dimension)) if low else (0.0, math.inf)
 
 
+class Names(Protocol):
+    """Names beside the ids, in one table."""
+
+    def aliases(self) -> Mapping[str, str]:
+        """Alias -> id."""
+
+    def board(self, name: str) -> str | None:
+        """The id of a name as people, tools or clouds write it; None for one that is not listed. Raises
+        UnknownNameError, one line, for one that is listed as no such thing."""
+
+
+def is_path(text: str) -> bool:
+    """Whether a text names a file: it ends in .yaml or .yml, or holds a path separator."""
+    return "/" in text or "\\" in text or text.lower().endswith((".yaml", ".yml"))
+
+
 class Catalogue(Generic[Spec]):
     """The files of one folder. ``kind`` ("GPU") names them in errors, ``parse`` reads one from its text and path.
 
-    A file's stem is its id. Its first lines may hold lists such as `aliases: [h100]`, each on one line. ``spelled``
-    gives the ids that a name which is neither may stand for.
+    A file's stem is its id. Its first lines may hold lists such as `aliases: [h100]`, each on one line; where there
+    are many files, ``table`` has their aliases and other names, which saves opening each. ``spelled`` gives the ids
+    that a name which is neither may stand for.
     """
 
     def __init__(
         self, kind: str, folder: Path, parse: Callable[[str, Path], Spec],
-        spelled: Callable[[str], tuple[str, ...]] = lambda name: (),
+        spelled: Callable[[str], tuple[str, ...]] = lambda name: (), table: Names | None = None,
     ) -> None:  # fmt: skip
         self.kind = kind
         self.folder = folder
         self.parse = parse
         self.spelled = spelled
+        self.table = table
         self._named: dict[str, Spec] = {}
         self._lists: dict[str, Mapping[str, str]] = {}
 
@@ -59,7 +77,7 @@ class Catalogue(Generic[Spec]):
 
     def names(self) -> tuple[str, ...]:
         """Every name that `load` knows: ids and aliases, sorted."""
-        return tuple(sorted({*self.ids(), *self.listed("aliases")}))
+        return tuple(sorted({*self.ids(), *(self.table.aliases() if self.table else self.listed("aliases"))}))
 
     def listed(self, field: str) -> Mapping[str, str]:
         """Name -> id, from the one-line lists ``field`` of every file; parsing whole files would slow every start."""
@@ -83,17 +101,27 @@ class Catalogue(Generic[Spec]):
         is not there, SpecError for one that is wrong.
         """
         text = str(name_or_path)
-        if isinstance(name_or_path, Path) or "/" in text or "\\" in text or text.lower().endswith((".yaml", ".yml")):
-            return self._read(Path(text))
         key = "-".join(text.lower().replace("_", " ").split())
+        if isinstance(name_or_path, Path):
+            return self._read(name_or_path)
         if key not in self._named:
-            stem = key if key in self.ids() else self.listed("aliases").get(key)
+            stem = self._stem(text, key, expected)
             if stem is None:
-                stem = self._spelled(text, expected)
+                return self._read(Path(text))
             if stem not in self._named:
                 self._named[stem] = self._read(self.folder / f"{stem}.yaml")
             self._named[key] = self._named[stem]
         return self._named[key]
+
+    def _stem(self, text: str, key: str, expected: str | None) -> str | None:
+        """The id that a name stands for, ``key`` as ids are written; None where it is the path of a file."""
+        path = is_path(text)
+        if not path and (self.folder / f"{key}.yaml").is_file():
+            return key
+        stem = self.listed("aliases").get(key) if self.table is None else self.table.board(text)
+        if stem is not None or path:
+            return stem
+        return self._spelled(text, expected)
 
     def _spelled(self, text: str, expected: str | None) -> str:
         """The id that a name as tools print it stands for; UnknownNameError, one line, for none and for several."""

@@ -13,17 +13,17 @@ _MMA_CAPABILITIES = ("7", "8", "12")
 _FETCHING_CAPABILITIES = ("9", "10", "11")
 #: Compute capabilities whose boards run the kernels of an earlier one, and how fast they run what an instruction set
 #: fixes stands in the catalogue. Source: CUDA C++ Programming Guide 13, family-specific targets, as recalled
-#: (unverified): compute_100f is for 10.0 and 10.3.
-_FAMILIES = {"10.3": "10.0"}
+#: (unverified): compute_100f is for 10.0 and 10.3, compute_120f for 12.0 and 12.1.
+_FAMILIES = {"10.3": "10.0", "12.1": "12.0"}
 
 #: Clocks of one dependent load from device memory, by compute capability, or by architecture where there is none.
 #: Source: pointer chases. 8.0 (A100 PCIe), 8.9 (RTX 4090), 9.0 (H100 PCIe) of Luo et al., arXiv 2402.13499; 7.0, 8.6
 #: and CDNA of RRZE-HPC/gpu-benches@1038c5d gpu-latency (its Hopper is a GH200: 689 clocks over 2 GB); 10.0 of a B200
 #: reverse-engineering note (833 to 843 on eight boards). Nobody's: 12.0 is taken to be 8.9's, one die with GDDR and a
-#: large L2 as well, 7.5 is 7.0's, 10.3 is 10.0's.
+#: large L2 as well, 7.5 is 7.0's, 10.3 is 10.0's, cdna is cdna2's, cdna4 is cdna3's.
 MEMORY_LATENCY_CLOCKS: Mapping[str, float] = {
     "7.0": 434.0, "7.5": 434.0, "8.0": 466.3, "8.6": 557.0, "8.9": 541.5, "9.0": 478.8, "10.0": 838.0, "10.3": 838.0,
-    "12.0": 541.5, "cdna2": 696.0, "cdna3": 907.0,
+    "12.0": 541.5, "cdna": 696.0, "cdna2": 696.0, "cdna3": 907.0, "cdna4": 907.0,
 }  # fmt: skip
 #: Of a board that is not listed: the middle of the table. Chosen by hand, not from data.
 _OTHER_CLOCKS = 550.0

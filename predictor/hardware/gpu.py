@@ -9,16 +9,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import field
 from pathlib import Path
+from typing import Any
 
-from predictor.errors import RequestError, UnsupportedError, nearest
+from predictor.errors import RequestError, SpecError, UnsupportedError, nearest
 from predictor.files.records import dataclass
+from predictor.files.units import parse_quantity
 from predictor.formats.dtypes import DTYPES, canonical
 from predictor.hardware.capability import of_capability
-from predictor.hardware.catalogue import Catalogue, Document
+from predictor.hardware.catalogue import Catalogue, Document, is_path
+from predictor.hardware.derived import TENSOR_CORES, derived_peaks
+from predictor.hardware.known_names import KNOWN_NAMES
 from predictor.hardware.names import boards_called
 from predictor.hardware.plausible import board_problems
+from predictor.hardware.written import fields_of
 
 GPU_DIR = Path(__file__).parent / "gpus"
 UNITS = ("vector", "matrix")
@@ -41,7 +47,7 @@ QUANTITIES: Mapping[str, tuple[str, str, bool]] = {
     "pcie_bandwidth": ("pcie_bandwidth", "bandwidth", False),
     "launch_overhead": ("launch_overhead_s", "time", False),
 }
-#: What compute_capabilities.yaml gives where a file does not: field -> (field of GPUSpec, dimension).
+#: What compute_capabilities.json gives where a file does not: field -> (field of GPUSpec, dimension).
 BY_CAPABILITY: Mapping[str, tuple[str, str]] = {
     "shared_memory_per_sm": ("shared_memory_per_sm_bytes", "bytes"),
     "shared_memory_per_block": ("shared_memory_per_block_bytes", "bytes"),
@@ -59,7 +65,9 @@ BY_CAPABILITY: Mapping[str, tuple[str, str]] = {
 GENERATIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "pascal": ("nvidia", ("6",)), "volta": ("nvidia", ("7",)), "turing": ("nvidia", ("7",)),
     "ampere": ("nvidia", ("8",)), "ada": ("nvidia", ("8",)), "hopper": ("nvidia", ("9",)),
-    "blackwell": ("nvidia", ("10", "11", "12")), "cdna2": ("amd", ()), "cdna3": ("amd", ()), "xe2": ("intel", ()),
+    "blackwell": ("nvidia", ("10", "11", "12")), "rubin": ("nvidia", ("10",)), "cdna": ("amd", ()),
+    "cdna2": ("amd", ()), "cdna3": ("amd", ()), "cdna4": ("amd", ()), "cdna5": ("amd", ()), "rdna3": ("amd", ()),
+    "rdna3.5": ("amd", ()), "rdna4": ("amd", ()), "xe-hpc": ("intel", ()), "xe2": ("intel", ()),
 }  # fmt: skip
 #: Where check bits of the memory are: in the memory itself, in chips or lanes of their own, nowhere.
 ECC = ("inline", "apart", "off")
@@ -68,8 +76,13 @@ _TEXTS = ("id", "vendor", "architecture")  # required, plain text
 _LONGEST_TEXT = 100  # characters; guards against names that no table has room for
 _CAPABILITY = re.compile(r"[0-9]{1,3}(\.[0-9]{1,2})?")
 _OTHER = (
-    "aliases", "name", "compute_capability", "documents", "ecc", "memory_type", "new_generation", "peak_flops", "notes",
+    "aliases", "base", "name", "compute_capability", "documents", "ecc", "memory_type", "new_generation", "peak_flops",
+    "tensor_cores", "notes",
 )  # fmt: skip
+#: Of a peak: what the board has not got, whatever its base or its compute capability has.
+_NONE = "none"
+#: Files that a file may rest on, one on the other; a guard against files in a ring.
+_MOST_BASES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +90,7 @@ class GPUSpec:
     """What one GPU can do at best. Made by `load_gpu`; read only, its mappings included.
 
     id, name, aliases           the file's stem, what people call the board, the short names
-    vendor, architecture        lower-case: nvidia, amd, intel; pascal ... blackwell, cdna2, cdna3, xe2
+    vendor, architecture        lower-case: nvidia, amd, intel; `GENERATIONS`
     compute_capability          NVIDIA's, such as "9.0"; None elsewhere
     sm_count                    streaming multiprocessors; compute units on AMD, Xe cores on Intel
     boost_clock_hz              the highest clock the board runs at by its own accord
@@ -93,7 +106,7 @@ class GPUSpec:
     ecc                         where check bits of the memory are, of `ECC`; "" where nobody said
     changed                     what somebody set in place of the file's values, such as "power_limit=500W"
 
-    By compute capability (`compute_capabilities.yaml`) where the file does not say, None where neither does, an SM:
+    By compute capability (`compute_capabilities.json`) where the file does not say, None where neither does, an SM:
 
     shared_memory_per_sm_bytes, shared_memory_per_block_bytes (at most), tensor_memory_per_sm_bytes
     registers_per_sm            of 32 bits;  max_threads_per_sm, max_blocks_per_sm  resident at a time
@@ -226,8 +239,8 @@ def load_gpu(name_or_path: str | Path) -> GPUSpec:
     """The GPU of a catalogue name or of a YAML file.
 
     A name is a file's stem or one of its aliases, in any case; "h100_sxm" and "H100 SXM" are "h100-sxm"; or what tools
-    print of a board, "NVIDIA H100 80GB HBM3" (`predictor.hardware.names`). What ends in .yaml or .yml or holds a path
-    separator is a file. A name is read once in a process, a file at every call.
+    and clouds call a board, "NVIDIA H100 80GB HBM3" or "p5.48xlarge" (`predictor.hardware.known_names`, `names`). What
+    ends in .yaml or .yml or holds a path separator is a file. A name is read once in a process, a file at every call.
     Raises UnknownNameError (with the nearest names, or those that a name does not tell apart), RequestError for a file
     that is not there, and SpecError, one line that names everything missing or wrong in it.
 
@@ -243,9 +256,13 @@ def load_gpu(name_or_path: str | Path) -> GPUSpec:
 # ---------------------------------------------------------------------------------------------------- reading a file
 
 
-def parse_gpu(text: str, path: Path) -> GPUSpec:
-    """The GPU of a YAML text; `path` names it in errors. Raises SpecError, one line that names everything wrong."""
+def parse_gpu(text: str, path: Path, files: bool = True) -> GPUSpec:
+    """The GPU of a YAML text; `path` names it in errors, and the folder of a `base:` that is a file.
+
+    Without ``files`` a base is a name of the catalogue alone. Raises SpecError, one line that names everything wrong.
+    """
     document = Document("GPU", text, path, such_as="sm_count: ...")
+    _take_base(document, path, files)
     texts = {field: _text(document, field, required=True) or "" for field in _TEXTS}
     optional = {field: _text(document, field) for field in ("name", "compute_capability")}
     _check_generation(document, texts["vendor"].lower(), texts["architecture"].lower(), optional["compute_capability"])
@@ -267,6 +284,7 @@ def parse_gpu(text: str, path: Path) -> GPUSpec:
     rates = document.entry("matrix_rates", fixed.get("matrix_rates")) or {}
     assert isinstance(rates, dict)
     peaks = dict(_peaks(document))
+    _derive(document, fixed, values, peaks)
     if ("vector", "fp32") not in peaks and "peak_flops.vector.fp32" not in document.sources:
         document.missing.append("peak_flops.vector.fp32")
     if texts["architecture"].lower() not in _MEASURED:
@@ -293,6 +311,83 @@ def parse_gpu(text: str, path: Path) -> GPUSpec:
         path=path,
         **values,
     )
+
+
+def _take_base(document: Document, path: Path, files: bool) -> None:
+    """Fills in what the board that `base:` names has and the file does not say.
+
+    Peaks follow SMs and clock where the file changes them and does not state the peaks, as with `--set`. What an
+    instruction set fixes is not taken over by a file that names an instruction set of its own.
+    """
+    named = document.fields.get("base")
+    if named is None:
+        return
+    if not _plain(named):
+        document.problems.append("base is not the name of a board or of a file, as plain text")
+        return
+    if is_path(str(named)) and not files:
+        raise SpecError(f"{document.named}: base {str(named)!r}: expected a name of the catalogue, not a file")
+    chain = _BASES.get()
+    if len(chain) >= _MOST_BASES:
+        raise SpecError(f"{document.named}: base {str(named)!r}: {' -> '.join(chain)}; expected a base without a ring")
+    token = _BASES.set((*chain, str(named)))
+    try:
+        base = load_gpu(path.parent / str(named) if is_path(str(named)) else str(named))
+    finally:
+        _BASES.reset(token)
+    fields = document.fields
+    share = _ratio(document, "sm_count", base.sm_count) * _ratio(document, "boost_clock", base.boost_clock_hz)
+    given = {field: (target, dimension) for field, (target, dimension, _) in QUANTITIES.items()}
+    if not {"architecture", "compute_capability"} & set(fields):
+        given |= BY_CAPABILITY
+    taken = fields_of(base, given, share)
+    peaks, stated = taken.pop("peak_flops"), fields.get("peak_flops")
+    del taken["id"]
+    for name, entry in taken.items():
+        fields.setdefault(name, entry)
+    if stated is None or isinstance(stated, dict):
+        merged = dict(stated or {})
+        for unit, rates in peaks.items():
+            if isinstance(merged.get(unit, {}), dict):
+                merged[unit] = rates | merged.get(unit, {})
+        fields["peak_flops"] = merged
+
+
+#: Bases of the files that are being read, the innermost last.
+_BASES: ContextVar[tuple[str, ...]] = ContextVar("_BASES", default=())
+
+
+def _ratio(document: Document, field: str, base: float) -> float:
+    """What a file states of a quantity over what its base has, 1 where it states nothing that can be read."""
+    raw = document.fields.get(field)
+    raw = raw.get("value") if isinstance(raw, dict) else raw
+    if raw is None:
+        return 1.0
+    try:
+        return parse_quantity(str(raw), QUANTITIES[field][1]) / base
+    except RequestError:
+        return 1.0  # which is said where the field is read
+
+
+def _derive(
+    document: Document, fixed: Mapping[str, Mapping[str, Any]], values: Mapping[str, Any],
+    peaks: dict[tuple[str, str], float],
+) -> None:  # fmt: skip
+    """Adds to ``peaks`` those that `tensor_cores:` leaves to the compute capability."""
+    word = document.fields.get("tensor_cores")
+    if word is None:
+        return
+    if word not in TENSOR_CORES:
+        document.problems.append(f"tensor_cores is {word!r}: expected one of {', '.join(TENSOR_CORES)}")
+        return
+    if not fixed:
+        document.problems.append("tensor_cores: expected a compute capability or an architecture whose rates are known")
+    elif values["sm_count"] and values["boost_clock_hz"]:
+        for (unit, dtype), peak, source in derived_peaks(fixed, word, values["sm_count"], values["boost_clock_hz"]):
+            field = f"peak_flops.{unit}.{dtype}"
+            if field not in document.sources:
+                peaks[unit, dtype] = peak
+                document.sources[field] = source
 
 
 def _text(document: Document, field: str, required: bool = False) -> str | None:
@@ -356,18 +451,29 @@ def _peaks(document: Document) -> Iterator[tuple[tuple[str, str], float]]:
             if dtype not in DTYPES:
                 close = nearest(str(dtype), DTYPES)
                 document.problems.append(f"{field}: unknown dtype" + (f" (nearest: {close[0]})" if close else ""))
+            elif isinstance(raw, dict) and raw.get("value") == _NONE:
+                document.entry(field, raw)  # its source alone: there is no such peak
             elif (rate := document.number(field, raw, "rate")) is not None:
                 yield (unit, dtype), rate
             elif field not in document.sources:
                 document.missing.append(field)
 
 
+def gpus_of(name: str | Path | GPUSpec) -> int:
+    """GPUs that a name stands for: those of a cloud's instance or of a card with several, else 1.
+
+    >>> gpus_of("p5.48xlarge"), gpus_of("h100")
+    (8, 1)
+    """
+    return KNOWN_NAMES.gpus(name) if isinstance(name, str) else 1
+
+
 def _spelled(name: str) -> tuple[str, ...]:
     """The ids that a name as tools print it may stand for."""
     names = {board: [board] for board in _CATALOGUE.ids()}
-    for alias, board in _CATALOGUE.listed("aliases").items():
+    for alias, board in KNOWN_NAMES.aliases().items():
         names[board].append(alias)
     return boards_called(name, names, lambda board: ((gpu := load_gpu(board)).memory_capacity, gpu.memory_type))
 
 
-_CATALOGUE = Catalogue("GPU", GPU_DIR, parse_gpu, _spelled)
+_CATALOGUE = Catalogue("GPU", GPU_DIR, parse_gpu, _spelled, KNOWN_NAMES)

@@ -15,10 +15,11 @@ from predictor.files.records import dataclass
 #: Words that do not tell one board from another (ac: cooled by air; vf: a virtual function of the whole board).
 _NOISE = frozenset((
     "nvidia", "geforce", "tesla", "amd", "instinct", "intel", "r", "tm", "gpu", "graphics", "generation", "blackwell",
-    "edition", "tensor", "core", "ac", "vf",
+    "edition", "tensor", "core", "ac", "vf", "radeon", "data", "center",
 ))  # fmt: skip
 _FORM = re.compile(r"(.*?)(sxm|pcie|nvl|oam)\d*", re.ASCII)
 _SIZE = re.compile(r"(\d{1,4})(?:gb|gib|g)", re.ASCII)
+_APART = re.compile(r"\b(\d{1,4}) (gb|gib)\b", re.ASCII)  # "32 GB"
 _TYPE = re.compile(r"(?:hbm|gddr)\d\w?", re.ASCII)
 #: GB in a name over those in a file: 192 of a B200 of which 180 are to be had, 80 GiB that are 86 GB.
 #: Chosen by hand, not from data.
@@ -52,7 +53,7 @@ def spelling(name: str) -> Spelling:
     Spelling(called='a100', forms=frozenset({'sxm'}), gigabytes=(80.0,), types=frozenset())
     """
     rest, forms, sizes, types = [], set(), [], set()
-    for word in re.findall(r"[a-z0-9]+", name.lower()):
+    for word in re.findall(r"[a-z0-9]+", _APART.sub(r"\1\2", name.lower())):
         if form := _FORM.fullmatch(word):
             forms.add(form[2])
             rest.append(form[1])  # "H100SXM"

@@ -16,6 +16,7 @@ from predictor.hardware.what_if import with_values
 from predictor.kernels.artifact import ArtifactSet, RooflineOnly, load_artifacts
 from predictor.models.base import CACHED, MODES, Feature, Model
 from predictor.models.forms import model_of
+from predictor.request.instance import of_instance
 from predictor.request.numbers import Cache, cached, default_attention, dtype_word, numbers_of
 from predictor.request.options import Words
 from predictor.request.parallelism import Parallelism
@@ -58,8 +59,9 @@ class Request(Words):
         word = dtype_word(self.dtype)
         if isinstance(word, str) and word != self.dtype:
             return replace(self, dtype=word).run(selector)
-        model, notes = self._model()
-        return _fixed(self, model)._checked(model, notes, selector)
+        asked, said = of_instance(self)
+        model, notes = asked._model()
+        return _fixed(asked, model)._checked(model, said + notes, selector)
 
     def board(self) -> GPUSpec:
         """The GPU, with the values of ``gpu_set`` in place of its file's."""

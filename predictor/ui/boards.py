@@ -7,7 +7,8 @@ from pathlib import Path
 
 from predictor.errors import RequestError, unknown_name
 from predictor.files.records import dataclass
-from predictor.hardware.gpu import GPUSpec, all_names, load_gpu, parse_gpu
+from predictor.hardware import written
+from predictor.hardware.gpu import QUANTITIES, GPUSpec, all_names, gpus_of, load_gpu, parse_gpu
 from predictor.hardware.what_if import PARAMETERS, vary, with_values
 
 #: What stands for a pasted text in a command line, and for a board that sliders made.
@@ -42,8 +43,8 @@ def board_of(asked: str) -> Board:
     """
     if len(asked) > LONGEST:
         raise RequestError(f"GPU: {len(asked):,} characters; expected at most {LONGEST:,}")
-    if "\n" in asked or ":" in asked:
-        return Board(asked, parse_gpu(asked, Path(PASTED)), asked)
+    if "\n" in asked or ": " in asked or asked.endswith(":"):
+        return Board(asked, parse_gpu(asked, Path(PASTED), files=False), asked)
     words = asked.split()
     changes = [word for word in words if "=" in word]
     name = " ".join(word for word in words if "=" not in word)
@@ -52,6 +53,8 @@ def board_of(asked: str) -> Board:
     if not name:
         raise unknown_name("GPU", asked, all_names(), "a name of `tilecast gpus`")
     spec = load_gpu(name)
+    if changes and gpus_of(name) > 1:
+        raise RequestError(f"GPU {asked!r}: {name} is {gpus_of(name)} x {spec.id}; expected {spec.id} beside values")
     for change in changes:
         parameter, _, factor = change.partition("=")
         valued = factor[:1].isdigit() and factor[-1:].isalpha()  # a value with its unit, else a factor
@@ -77,34 +80,5 @@ def as_yaml(spec: GPUSpec) -> str:
     >>> same.peaks == load_gpu("l4").peaks
     True
     """
-    why = '"multiplied by hand"'
-    lines = [
-        f"id: {spec.id}", f'name: "{spec.name}"', f"vendor: {spec.vendor}", f"architecture: {spec.architecture}",
-    ]  # fmt: skip
-    if spec.compute_capability:
-        lines.append(f'compute_capability: "{spec.compute_capability}"')
-    if spec.memory_type:
-        lines.append(f'memory_type: "{spec.memory_type}"')
-    if spec.ecc:
-        lines.append(f'ecc: {{value: "{spec.ecc}", source: {why}}}')
-    values = [
-        ("sm_count", f"{spec.sm_count}"), ("boost_clock", f"{spec.boost_clock_hz!r} Hz"),
-        ("memory_bandwidth", f"{spec.memory_bandwidth!r} B/s"), ("memory_capacity", f"{spec.memory_capacity} B"),
-        ("l2", f"{spec.l2_bytes} B"), ("power_limit", f"{spec.power_limit_w!r} W"),
-    ]  # fmt: skip
-    if spec.nvlink_bandwidth is not None:
-        values.append(("nvlink_bandwidth", f"{spec.nvlink_bandwidth!r} B/s"))
-    if spec.pcie_bandwidth is not None:
-        values.append(("pcie_bandwidth", f"{spec.pcie_bandwidth!r} B/s"))
-    if spec.launch_overhead_s is not None:
-        values.append(("launch_overhead", f"{spec.launch_overhead_s!r} s"))
-    lines += [f'{field}: {{value: "{value}", source: {why}}}' for field, value in values]
-    lines.append("peak_flops:")
-    for unit in sorted({unit for unit, _ in spec.peaks}):
-        lines.append(f"  {unit}:")
-        lines += [
-            f'    {dtype}: {{value: "{peak!r} FLOP/s", source: {why}}}'
-            for (of, dtype), peak in sorted(spec.peaks.items())
-            if of == unit
-        ]
-    return "\n".join(lines) + "\n"
+    given = {field: (target, dimension) for field, (target, dimension, _) in QUANTITIES.items()}
+    return written.as_yaml(spec, given, "multiplied by hand")

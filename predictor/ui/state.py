@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, urlencode
 from predictor.errors import RequestError, SpecError, UnknownNameError, unknown_name
 from predictor.files.read import parse_json
 from predictor.files.records import dataclass
+from predictor.hardware.gpu import gpus_of
 from predictor.models.built import ModelConfig
 from predictor.models.built.load import aliases, catalogue, catalogue_name, config_from_dict
 from predictor.request.request import Request
@@ -254,4 +255,5 @@ def python_of(state: State, fields: Sequence[Field], place: int = 0, artifacts: 
 
 def request_of(state: State, board: Board, fields: Sequence[Field], artifacts: str | None) -> Request:
     """The request of one board."""
-    return Request(config_of(state), board.spec, **words_of(state, fields), artifacts=artifacts)
+    gpu = board.spec if board.text or gpus_of(board.asked) == 1 else board.asked  # an instance says how many GPUs
+    return Request(config_of(state), gpu, **words_of(state, fields), artifacts=artifacts)

@@ -64,8 +64,8 @@ def test_a_name_that_is_another_boards_is_refused() -> None:
 
 
 def test_a_name_of_two_boards_names_both() -> None:
-    with pytest.raises(UnknownNameError, match="'A100-40GB' may be a100-pcie-40gb or a100-sxm-40gb: expected one of"):
-        load_gpu("A100-40GB")
+    with pytest.raises(UnknownNameError, match="'A800 40GB' may be a800-pcie-40gb or a800-sxm-40gb: expected one of"):
+        load_gpu("A800 40GB")
 
 
 @pytest.mark.parametrize("gpu", list_gpus())

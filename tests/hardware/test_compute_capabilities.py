@@ -19,7 +19,7 @@ def with_lines(*lines: str) -> str:
 @pytest.mark.parametrize("name", capabilities())
 def test_every_value_is_a_field_with_a_source(name: str) -> None:
     found = of_capability(name, "")
-    assert set(found) <= {*BY_CAPABILITY, "matrix_rates"}
+    assert set(found) <= {*BY_CAPABILITY, "matrix_rates", "vector_rates"}
     assert all(len(entry["source"]) > 5 for entry in found.values())
     assert {"warp_threads", "lanes_per_sm", "max_threads_per_sm", "registers_per_sm", "shared_memory_per_sm"} <= set(
         found

@@ -37,6 +37,10 @@ def test_every_file_says_where_its_values_are_from(name: str) -> None:
 @pytest.mark.parametrize("name", list_gpus())
 def test_every_gpu_has_a_system(name: str) -> None:
     gpu = load_gpu(name)
+    if gpu.pcie_bandwidth is None:  # on a chip with its CPU
+        with pytest.raises(RequestError, match=f"{name} has no system"):
+            default_system(gpu)
+        return
     system = default_system(gpu)
     most = system.within(system.gpus_per_node).bandwidth
     assert 0 < most <= system.within(2).bandwidth or system.link == "mesh"

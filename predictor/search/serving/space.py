@@ -71,7 +71,7 @@ def runs_of_groups(
     """
     runs: list[tuple[Group, Run]] = []
     refused: dict[str, str] = {}
-    known: dict[str, Any] = {}
+    known: dict[str, Any] = {"gpu": asked.board(), "gpu_set": None}  # of an instance, too: a group has its own GPUs
     for group in _groups(asked, executions, most_gpus):
         words = {name: getattr(asked, name) for name in _WORDS} | group.degrees | known
         try:
