@@ -88,6 +88,7 @@ class StepCosts:
         layers = [layers_of(stage, stack.layers, pp) for stage in range(pp)]
         self._share = np.array([(end - first) / stack.layers for first, end in layers])  # of the attention
         self._waits_s = run.work.waits_s
+        self._waits_of: dict[int, float] = {}
         self.operators = Operators(run.gpu, self.engine, WithoutIntervals(run.selector))
         self._fill()
 
@@ -213,8 +214,12 @@ class StepCosts:
         """What the GPU waits for after a step of so many sequences."""
         if not self._waits_s:
             return 0.0
-        work = self.run.work  # which has the sequences of all ranks
-        return sum(replace(work, batch=max(1, sequences) * work.parallelism.dp).waits_s.values())
+        wait_s = self._waits_of.get(sequences)
+        if wait_s is None:
+            work = self.run.work  # which has the sequences of all ranks
+            waits = replace(work, batch=max(1, sequences) * work.parallelism.dp).waits_s
+            wait_s = self._waits_of[sequences] = sum(waits.values())
+        return wait_s
 
     def decode(self, sequences: int, contexts: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Steps of decodes alone, each of shape (steps,), and for how long they hold up the slowest stage of a pipeline

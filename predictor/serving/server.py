@@ -163,7 +163,7 @@ class Server:
         width = self.costs.width
         widest = max(tokens + n * width for tokens, (_, n, *_) in zip(read, work, strict=True))
         steps = [self.costs.mixed(*each, widest) if each[0] or each[1] else (0.0, 0.0) for each in work]
-        seconds = self._round([np.array([through]) for through, _ in steps], [np.array([held]) for _, held in steps])
+        seconds = self._round(*np.array(steps).T[:, :, None])
         self._passed(float(seconds[0]), 1, sum(n for _, n, *_ in work), sum(read))
         self._tick(1, [bool(n) for _, n, *_ in work])
         for rank, batch in zip(self.ranks, batches, strict=True):
@@ -192,17 +192,22 @@ class Server:
         self._passed(float(seconds[:count].sum()), count, decoding, 0, float(begins[count - 1]))
         self._tick(count, [True] * len(self.ranks))
 
-    def _steps_of_ranks(self, widest: int, ticks: FloatArray) -> tuple[list[FloatArray], list[FloatArray]]:
-        """Of every rank, idle ones too, what its steps of decodes take, and hold up the slowest stage."""
-        none = np.zeros(len(ticks)), np.zeros(len(ticks))
-        steps = []
-        for each in (rank.batching for rank in self.ranks):
-            n = len(each.decoding)
-            steps.append(self.costs.decode(widest, each.context + n * ticks) if n else none)
-        return [through for through, _ in steps], [held for _, held in steps]
+    def _steps_of_ranks(self, widest: int, ticks: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Of every rank, idle ones too, what its steps of decodes take, and hold up the slowest stage; each of shape
+        (ranks, steps), from one call for all ranks."""
+        ranks = [rank.batching for rank in self.ranks]
+        counts = np.array([len(each.decoding) for each in ranks], dtype=np.float64)
+        first = np.array([each.context for each in ranks], dtype=np.float64)
+        busy = counts > 0.0
+        contexts = first[busy][:, None] + counts[busy][:, None] * ticks
+        through, held = np.zeros((2, len(ranks), len(ticks)))
+        for whole, some in zip((through, held), self.costs.decode(widest, contexts.ravel()), strict=True):
+            whole[busy] = some.reshape(contexts.shape)
+        return through, held
 
-    def _round(self, through: Sequence[FloatArray], held: Sequence[FloatArray]) -> FloatArray:
-        """Seconds in which every rank takes a step: the lanes of a pipeline one behind the other, others together."""
+    def _round(self, through: FloatArray, held: FloatArray) -> FloatArray:
+        """Seconds in which every rank takes a step, of shape (steps,), of (ranks, steps): the lanes of a pipeline one
+        behind the other, others together."""
         longest: FloatArray = np.maximum.reduce(through)
         if self.lanes > 1:
             for first in range(0, len(held), self.lanes):

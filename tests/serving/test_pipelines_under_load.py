@@ -7,11 +7,15 @@ from functools import cache
 import numpy as np
 import pytest
 
+from predictor.engines.scheduling import Sequence
 from predictor.errors import RequestError
+from predictor.files.records import replace
 from predictor.forecast.forecast import forecast
 from predictor.request.request import Request
 from predictor.request.run import Run
+from predictor.serving.costs import StepCosts
 from predictor.serving.deployment import Options, deploy
+from predictor.serving.server import Server, ServerRank
 from predictor.serving.simulator import costs_of, deployed, serve
 from predictor.serving.traffic import Traffic, arrivals, made
 
@@ -73,3 +77,40 @@ def test_a_lane_has_its_part() -> None:
     assert two.pages * two.ranks > 2 * one.pages  # half of the weights, and of the layers of a token
     with pytest.raises(RequestError, match=r"--pp 32: llama-3\.2-3b has 28 layers"):
         serve(run_of("vllm", 32), made(1, 1.0, None, None, 9, 9))
+
+
+def test_ranks_are_asked_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of several ranks, an idle one among them, are those of each rank by itself, from one call."""
+    run = run_of("vllm", 4)
+    traffic = made(64, None, 64, None, 16, 400)
+    deployment = deployed(run, traffic, Options())
+    costs = costs_of(deployment, traffic)
+    ranks = [ServerRank(deployment.batching()) for _ in range(deployment.ranks)]
+    for place, count in enumerate((3, 0, 5, 2)):
+        for i in range(count):
+            ranks[place].batching.waiting.append(Sequence(i, 40 * (place + 1), 50))
+        batch = ranks[place].batching.batch()
+        for sequence, _ in batch.chunks:
+            assert ranks[place].batching.finish_prompt(sequence)
+    ticks, calls = np.arange(6.0), []
+    alone = [
+        costs.decode(5, rank.batching.context + len(rank.batching.decoding) * ticks) if rank.batching.decoding
+        else (np.zeros(6), np.zeros(6))
+        for rank in ranks
+    ]  # fmt: skip
+    asked = StepCosts.decode
+    monkeypatch.setattr(StepCosts, "decode", lambda self, *words: calls.append(1) or asked(self, *words))
+    through, held = Server(ranks, costs, True, lambda *_: None, {})._steps_of_ranks(5, ticks)
+    assert len(calls) == 1 and through.shape == held.shape == (4, 6)
+    np.testing.assert_allclose(through, [one for one, _ in alone], rtol=1e-12)
+    np.testing.assert_allclose(held, [one for _, one in alone], rtol=1e-12)
+
+
+def test_what_the_gpu_waits_for_is_worked_out_once_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_of("tensorrt_llm", 2)
+    traffic = made(8, None, 8, None, 16, 40)
+    costs = costs_of(deployed(run, traffic, Options()), traffic)
+    first = costs.waits_s(7)
+    assert first == pytest.approx(sum(replace(run.work, batch=7).waits_s.values())) and first > 0.0
+    monkeypatch.setattr("predictor.serving.costs.replace", None)  # a workload is checked when it is made
+    assert costs.waits_s(7) == first
