@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import MISSING, Field, FrozenInstanceError
+from dataclasses import KW_ONLY, MISSING, Field, FrozenInstanceError
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,8 @@ else:
                 values[plan.places[name]] = value
             except KeyError:
                 raise TypeError(f"{type(record).__name__} has no field {name!r}") from None
+        if plan.by_word:
+            return type(record)(**dict(zip(plan.names, values, strict=True)))
         return type(record)(*values)
 
 
@@ -59,13 +61,14 @@ _FACTORY = _Factory()
 
 
 class _Plan:
-    """Fields of a class in order: name -> default, a ``Field``, or MISSING."""
+    """Fields of a class in order: name -> default, a ``Field``, or MISSING; and which of them come by word alone."""
 
-    __slots__ = ("cls", "defaults", "eq", "frozen", "key", "names", "places", "values")
+    __slots__ = ("by_word", "cls", "defaults", "eq", "frozen", "key", "names", "places", "values")
 
-    def __init__(self, cls: type, defaults: dict[str, Any], eq: bool, frozen: bool) -> None:
+    def __init__(self, cls: type, defaults: dict[str, Any], by_word: frozenset[str], eq: bool, frozen: bool) -> None:
         self.cls = cls
         self.defaults = defaults
+        self.by_word = by_word
         self.eq = eq
         self.frozen = frozen
         self.names = tuple(defaults)
@@ -80,7 +83,11 @@ class _Plan:
         scope: dict[str, Any] = {"_FACTORY": _FACTORY, "_set": object.__setattr__}
         words: list[str] = []
         lines: list[str] = []
-        for name, value in self.defaults.items():
+        by_place = [name for name in self.names if name not in self.by_word]
+        for name in (*by_place, *(name for name in self.names if name in self.by_word)):
+            value = self.defaults[name]
+            if len(words) == len(by_place) and self.by_word:
+                words.append("*")
             default, factory = (value.default, value.default_factory) if isinstance(value, Field) else (value, MISSING)
             given = name
             if factory is not MISSING:
@@ -135,12 +142,14 @@ class _OfLibrary:
         owner = next(kind for kind in cls.__mro__ if kind.__dict__.get(self.name) is self)
         plan = owner.__dict__["__plan__"]
         body = {name: value for name, value in plan.defaults.items() if value is not MISSING}
-        body["__annotations__"] = plan.kinds()
-        body["__module__"] = owner.__module__
-        like: Any = dataclasses.dataclass(init=False, repr=False, eq=plan.eq, frozen=plan.frozen)(
-            type(owner.__name__, (), body)
-        )
+        body |= {"__annotations__": plan.kinds(), "__module__": owner.__module__}
+        body["__doc__"] = owner.__name__  # without one the library writes the signature, which takes milliseconds
+        told = {"eq": plan.eq, "frozen": plan.frozen} if self.name == "__dataclass_params__" else {"eq": False}
+        like: Any = dataclasses.dataclass(init=False, repr=False, **told)(type(owner.__name__, (), body))
         made = getattr(like, self.name)
+        if self.name == "__dataclass_fields__":
+            for name in plan.by_word:
+                made[name].kw_only = True
         setattr(owner, self.name, made)
         return made
 
@@ -159,23 +168,26 @@ def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
 
 
 def _needs_library(cls: type) -> bool:
-    """Whether the class has fields by keyword alone, or a base that the standard library made."""
-    kinds = _annotations(cls).values()
-    return any("KW_ONLY" in str(kind) for kind in kinds) or any(
-        "__dataclass_fields__" in base.__dict__ and "__plan__" not in base.__dict__ for base in cls.__mro__[1:]
-    )
+    """Whether the class has a base that the standard library made."""
+    return any("__dataclass_fields__" in base.__dict__ and "__plan__" not in base.__dict__ for base in cls.__mro__[1:])
 
 
 def _made(cls: type, eq: bool, frozen: bool, slots: bool) -> type:
     """``cls`` with the methods of a data class: itself, or a new class of its name where it has slots."""
     defaults: dict[str, Any] = {}
+    by_word: set[str] = set()
     for base in cls.__mro__[-1:0:-1]:
         if "__plan__" in base.__dict__:
             defaults |= base.__dict__["__plan__"].defaults
+            by_word |= base.__dict__["__plan__"].by_word
     inherited = set(defaults)
     body = dict(cls.__dict__)
+    words_follow = False
     for name, kind in _annotations(cls).items():
-        if not str(kind).startswith(("ClassVar", "typing.ClassVar")):
+        if kind is KW_ONLY or kind in ("KW_ONLY", "dataclasses.KW_ONLY"):
+            words_follow = True
+        elif not str(kind).startswith(("ClassVar", "typing.ClassVar")):
+            (by_word.add if words_follow else by_word.discard)(name)
             defaults[name] = body.pop(name, MISSING) if slots else body.get(name, MISSING)
     if slots:
         body.pop("__dict__", None)
@@ -188,12 +200,12 @@ def _made(cls: type, eq: bool, frozen: bool, slots: bool) -> type:
         for name, value in defaults.items():
             if isinstance(value, Field):
                 delattr(made, name) if value.default is MISSING else setattr(made, name, value.default)
-    plan = _Plan(made, defaults, eq, frozen)
+    plan = _Plan(made, defaults, frozenset(by_word), eq, frozen)
     added: dict[str, Any] = {
         "__plan__": plan,
         "__dataclass_fields__": _OfLibrary("__dataclass_fields__"),
         "__dataclass_params__": _OfLibrary("__dataclass_params__"),
-        "__match_args__": plan.names,
+        "__match_args__": tuple(name for name in plan.names if name not in by_word),
         "__signature__": _Signature(),
         "__repr__": _repr,
         "__init__": _first_init(plan),

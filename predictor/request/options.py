@@ -9,7 +9,7 @@ and what `Workload` and `Parallelism` refuse.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, MISSING, dataclass, field, fields, replace
+from dataclasses import KW_ONLY, MISSING, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from predictor.engines.base import CAPTURES
 from predictor.engines.registry import ALL_GATHER, exchanges
 from predictor.errors import RequestError
 from predictor.files.outputs import PAGE, SAVED_GRAPH, TRACE, OutputKind
+from predictor.files.records import dataclass, replace
 from predictor.hardware.system import list_systems
 from predictor.hardware.what_if import VALUES
 from predictor.models.base import CACHED, MODES

@@ -8,7 +8,7 @@ import inspect
 import pickle
 import re
 from collections.abc import Callable
-from dataclasses import FrozenInstanceError, field
+from dataclasses import KW_ONLY, FrozenInstanceError, field
 from typing import Any, ClassVar
 
 import pytest
@@ -16,8 +16,9 @@ import pytest
 from predictor.files import records
 
 
-def classes(dataclass: Callable[..., Any]) -> tuple[type, type, type]:
-    """A frozen class with slots, a class that extends it, and one that may be changed, by this decorator."""
+def classes(dataclass: Callable[..., Any]) -> tuple[type, ...]:
+    """By this decorator: a frozen class with slots, a class that extends it, one that may be changed, one with fields by
+    word alone, and one that extends that."""
 
     @dataclass(frozen=True, slots=True)
     class Board:
@@ -40,13 +41,27 @@ def classes(dataclass: Callable[..., Any]) -> tuple[type, type, type]:
     class Count:
         n: int = 0
 
-    return Board, Rack, Count
+    @dataclass(slots=True)
+    class Words:
+        model: str
+        _: KW_ONLY
+        batch: int
+        tags: list[str] = field(default_factory=list, metadata={"unit": "names"})
+
+    @dataclass(slots=True)
+    class Request(Words):  # type: ignore[misc, valid-type]
+        gpu: str = "h100"
+
+    return Board, Rack, Count, Words, Request
 
 
 PAIRS = list(zip(classes(records.dataclass), classes(dataclasses.dataclass), strict=True))
-NAMES = ["frozen", "extended", "changeable"]
-#: Arguments that make an object of each of the three.
-MADE: list[dict[str, Any]] = [{"name": "a", "peak": 3.0}, {"name": "a", "power": 5.0}, {"n": 4}]
+NAMES = ["frozen", "extended", "changeable", "by_word", "by_word_extended"]
+#: Arguments that make an object of each of them.
+MADE: list[dict[str, Any]] = [
+    {"name": "a", "peak": 3.0}, {"name": "a", "power": 5.0}, {"n": 4}, {"model": "a", "batch": 2},
+    {"model": "a", "batch": 2, "gpu": "a100"},
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kinds", "words"), list(zip(PAIRS, MADE, strict=True)), ids=NAMES)
@@ -56,12 +71,13 @@ MADE: list[dict[str, Any]] = [{"name": "a", "peak": 3.0}, {"name": "a", "power":
         lambda kind, words: re.sub(r"<locals>.\w+", "", repr(kind(**words))),
         lambda kind, words: dataclasses.asdict(kind(**words)),
         lambda kind, words: [
-            (f.name, f.type, f.default, f.compare, dict(f.metadata)) for f in dataclasses.fields(kind(**words))
+            (f.name, f.type, f.default, f.compare, f.kw_only, dict(f.metadata)) for f in dataclasses.fields(kind(**words))
         ],
         lambda kind, words: dataclasses.is_dataclass(kind),
         lambda kind, words: kind(**words) == kind(**words),
         lambda kind, words: kind(**words) == object(),
-        lambda kind, words: kind(*words.values()) == kind(**words),
+        lambda kind, words: kind(next(iter(words.values())), **dict(list(words.items())[1:])) == kind(**words),
+        lambda kind, words: dataclasses.asdict(records.replace(kind(**words), **dict.fromkeys(words, 7))),
         lambda kind, words: str(inspect.signature(kind)),
         lambda kind, words: kind.__match_args__,
         lambda kind, words: kind.__slots__,
@@ -72,7 +88,7 @@ MADE: list[dict[str, Any]] = [{"name": "a", "peak": 3.0}, {"name": "a", "power":
         lambda kind, words: kind.__dataclass_params__.frozen,
     ],
     ids=[
-        "repr", "asdict", "fields", "is_dataclass", "equal", "other", "positional", "signature", "match_args", "slots",
+        "repr", "asdict", "fields", "is_dataclass", "equal", "other", "positional", "replace", "signature", "match_args", "slots",
         "dict", "hash", "deepcopy", "library_replace", "params",
     ],
 )  # fmt: skip
@@ -100,6 +116,15 @@ def test_a_frozen_one_takes_no_value_and_checks_itself(dataclass: Callable[..., 
     assert made.notes is not board("a").notes
     assert board("a", notes=["x"]) == board("a")
     assert {board("a"), board("a", notes=["x"]), board("b")} == {board("b"), board("a")}
+
+
+@pytest.mark.parametrize("dataclass", [records.dataclass, dataclasses.dataclass], ids=["ours", "library"])
+def test_a_field_by_word_has_no_place(dataclass: Callable[..., Any]) -> None:
+    for kind in classes(dataclass)[3:]:
+        with pytest.raises(TypeError, match="batch"):
+            kind("a")
+        with pytest.raises(TypeError, match="positional"):
+            kind("a", "b", 2)
 
 
 def test_replace_keeps_the_others_and_checks_again() -> None:
