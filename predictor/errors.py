@@ -9,7 +9,6 @@ TilecastError            exit 1   anything Tilecast raises on purpose
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -47,9 +46,11 @@ def nearest(value: str, choices: Iterable[str], n: int = 3) -> tuple[str, ...]:
 
     A choice that begins with `value`, or the other way round, counts as close however much longer it is.
     """
+    from difflib import get_close_matches  # a request without a mistake starts without it
+
     asked = value.strip().lower()
     by_lower = {choice.lower(): choice for choice in choices}
-    close = difflib.get_close_matches(asked, by_lower, n=n, cutoff=0.5)
+    close = get_close_matches(asked, by_lower, n=n, cutoff=0.5)
     if asked:
         starts = sorted((c for c in by_lower if c.startswith(asked) or asked.startswith(c)), key=lambda c: (len(c), c))
         close += [choice for choice in starts if choice not in close]

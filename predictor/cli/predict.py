@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from predictor.cli.arguments import add_options, two_helps
 from predictor.cli.tracked import resolve
 from predictor.errors import RequestError, UnsupportedError
 from predictor.files import outputs
 from predictor.files.records import replace
-from predictor.forecast.forecast import Forecast
-from predictor.graph.recording import Recording
-from predictor.graph.saved_graph import recording_bytes
-from predictor.passes.autograd import with_backward
 from predictor.report.under_way import UnderWay
 from predictor.request.options import OPTIONS, OUTPUTS
-from predictor.simulate.plan import make_step
+
+if TYPE_CHECKING:
+    from predictor.forecast.forecast import Forecast
+    from predictor.graph.recording import Recording
 
 EXAMPLES = """examples:
   predict --model gpt3 --gpu h100
@@ -75,6 +74,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def save_graph(forecasted: Forecast, file: str) -> None:
     """Writes the eager graph of one GPU that ``forecasted`` rests on: a traced model's recording, or what was built."""
+    from predictor.graph.saved_graph import recording_bytes
+
     path = Path(file)
     if path.suffix != ".json":
         raise RequestError(f"--save-graph {file}: expected a file that ends in .json")
@@ -82,6 +83,9 @@ def save_graph(forecasted: Forecast, file: str) -> None:
 
 
 def _recording(forecasted: Forecast) -> Recording:
+    from predictor.passes.autograd import with_backward
+    from predictor.simulate.plan import make_step
+
     run = forecasted.run
     config, work, numbers = run.config, run.work, run.numbers
     if work.mode == "generate" or work.prompt_lens:

@@ -4,7 +4,6 @@ registered."""
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from functools import lru_cache
 from pathlib import Path
 
@@ -38,7 +37,8 @@ def _built_in() -> tuple[dict[str, Engine], dict[str, Library]]:
 
 
 def _names_in(folder: Path) -> list[str]:
-    return [module.name for module in pkgutil.iter_modules([str(folder)])]
+    modules = (path for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file())
+    return sorted(path.stem for path in modules if path.stem != "__init__")
 
 
 def names() -> tuple[str, ...]:

@@ -7,14 +7,10 @@ nothing hangs. Text is UTF-8; the byte order mark that editors on Windows put be
 from __future__ import annotations
 
 import codecs
-import csv
-import difflib
 import errno
-import io
 import json
 import os
 import stat
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -162,6 +158,8 @@ def check_header(header: Sequence[str], where: str) -> None:
 def csv_header(path: Path, layout: Sequence[str] = ()) -> list[str]:
     """The first line's cells of a CSV file, [] where it has none. SpecError for a column that appears twice, but for
     the very header ``layout``; OSError and ValueError where it cannot be read."""
+    import csv  # a forecast reads no table
+
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             header = [name.strip() for name in next(csv.reader(file), [])]
@@ -178,6 +176,10 @@ def read_table_text(path: Path, expected: str, known: Sequence[str]) -> str:
     ``known`` are the columns that are read; others may stand beside them, but not one that is a slip of the keyboard
     away from a column that is absent. Raises SpecError, one line.
     """
+    import csv
+    import io
+    from difflib import get_close_matches
+
     text = read_text(path, expected)
     try:
         rows = [row for row in csv.reader(io.StringIO(text, newline="")) if row]
@@ -186,7 +188,7 @@ def read_table_text(path: Path, expected: str, known: Sequence[str]) -> str:
     header = [name.strip() for name in rows[0]] if rows else []
     check_header(header, str(path))
     for name in header:
-        close = difflib.get_close_matches(name, [n for n in known if n not in header], n=1, cutoff=0.85)
+        close = get_close_matches(name, [n for n in known if n not in header], n=1, cutoff=0.85)
         if name not in known and close:
             raise SpecError(f"{path}: unknown column {name!r}; nearest: {close[0]}")
     for number, row in enumerate(rows[1:], start=1):
@@ -198,6 +200,8 @@ def read_table_text(path: Path, expected: str, known: Sequence[str]) -> str:
 def atomic_write(path: Path, data: bytes) -> None:
     """Write ``data`` to ``path`` whole or not at all; its folder is made, a file that is replaced keeps its mode, and
     of a link the target is written. Raises OSError, for what is there and no plain file, too."""
+    import tempfile  # a command that prints its answer starts without it
+
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     mode = _NEW_MODE

@@ -17,7 +17,7 @@ from predictor.files import records
 
 
 def classes(dataclass: Callable[..., Any]) -> tuple[type, ...]:
-    """By this decorator: a frozen class with slots, a class that extends it, one that may be changed, one with fields by
+    """By this decorator: a frozen class with slots, one that extends it, one that may be changed, one with fields by
     word alone, and one that extends that."""
 
     @dataclass(frozen=True, slots=True)
@@ -71,7 +71,8 @@ MADE: list[dict[str, Any]] = [
         lambda kind, words: re.sub(r"<locals>.\w+", "", repr(kind(**words))),
         lambda kind, words: dataclasses.asdict(kind(**words)),
         lambda kind, words: [
-            (f.name, f.type, f.default, f.compare, f.kw_only, dict(f.metadata)) for f in dataclasses.fields(kind(**words))
+            (f.name, f.type, f.default, f.compare, f.kw_only, dict(f.metadata))
+            for f in dataclasses.fields(kind(**words))
         ],
         lambda kind, words: dataclasses.is_dataclass(kind),
         lambda kind, words: kind(**words) == kind(**words),
@@ -88,8 +89,8 @@ MADE: list[dict[str, Any]] = [
         lambda kind, words: kind.__dataclass_params__.frozen,
     ],
     ids=[
-        "repr", "asdict", "fields", "is_dataclass", "equal", "other", "positional", "replace", "signature", "match_args", "slots",
-        "dict", "hash", "deepcopy", "library_replace", "params",
+        "repr", "asdict", "fields", "is_dataclass", "equal", "other", "positional", "replace", "signature",
+        "match_args", "slots", "dict", "hash", "deepcopy", "library_replace", "params",
     ],
 )  # fmt: skip
 def test_it_is_as_the_library_makes_it(

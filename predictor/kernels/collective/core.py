@@ -30,7 +30,6 @@ data sheet).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
@@ -347,4 +346,6 @@ def late_rank_s(ranks: float, deviation_s: float = LAUNCHED_DEVIATION_S) -> floa
     """
     if ranks <= 1:
         return 0.0
+    from statistics import NormalDist  # a run of one GPU starts without it
+
     return deviation_s * NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
