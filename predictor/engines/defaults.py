@@ -13,8 +13,6 @@ from predictor.engines.base import DECODE, Engine
 from predictor.engines.reductions import EITHER_SHOT, NCCL, ONE_SHOT, TWO_SHOT, FusedNorm
 from predictor.engines.vintage import (
     DECODES,
-    EXPERTS,
-    GEMM,
     LATENT,
     PROMPTS,
     Graphs,
@@ -44,11 +42,10 @@ def overlaps(engine: Engine, what: str, setting: Setting) -> bool:
     return vintage is not None and what in vintage.host.overlaps and (setting.pp == 1 or vintage.host.overlaps_stages)
 
 
-def cache_dtype(engine: Engine, model_dtype: str, checkpoint_dtype: str = "") -> str:
-    """What KV dtype "auto" is for a checkpoint that names ``checkpoint_dtype`` for its cache ("" where it does not)."""
+def follows_checkpoint(engine: Engine) -> bool:
+    """Whether the KV cache has the dtype that a checkpoint names for it, where nobody asks for another one."""
     vintage = engine.vintage()
-    follows = vintage is not None and vintage.cache is not None and vintage.cache.follows
-    return checkpoint_dtype if follows and checkpoint_dtype else model_dtype
+    return vintage is None or vintage.cache is None or vintage.cache.follows
 
 
 def page_tokens(engine: Engine, kernel: str = "") -> int | None:
@@ -79,11 +76,6 @@ def captured_batch(engine: Engine, batch: int, setting: Setting, longest: int = 
     return held.size_of(batch)
 
 
-def captures_prompts(engine: Engine, tokens: int, setting: Setting) -> bool:
-    """Whether a step with prompts, of ``tokens`` tokens in all, runs in captured pieces."""
-    return captured_tokens(engine, tokens, setting) is not None
-
-
 def captured_tokens(engine: Engine, tokens: int, setting: Setting) -> int | None:
     """Tokens of the captured pieces that a step with prompts, of ``tokens`` tokens in all, runs in, those that pad it
     included (its own beyond the sizes that were read); None where it is launched."""
@@ -98,13 +90,12 @@ def _covers(capabilities: tuple[str, ...], capability: str) -> bool:
     return not capabilities or capability in capabilities or capability.split(".")[0] in capabilities
 
 
-def _rules(engine: Engine, operator: str, gpu: GPUSpec, scheme: str = "") -> Iterator[KernelRule]:
+def _rules(engine: Engine, operator: str, gpu: GPUSpec) -> Iterator[KernelRule]:
     vintage, capability = engine.vintage(), gpu.compute_capability
     if vintage is None or capability is None:
         return
     for rule in vintage.kernels:
-        fits = operator in rule.operators and (not rule.scheme or rule.scheme == scheme)
-        if fits and _covers(rule.capabilities, capability):
+        if operator in rule.operators and _covers(rule.capabilities, capability):
             yield rule
 
 
@@ -121,25 +112,6 @@ def attention_kernel(
         if tokens <= rule.tokens and (auto_cache or not rule.auto_cache):
             return rule.kernels[0]
     return None
-
-
-def expert_kernels(engine: Engine, scheme: str, gpu: GPUSpec, *, spread: bool = False) -> tuple[str, ...]:
-    """Kernels of experts in a scheme, in order of preference: the first that is installed and takes the call runs.
-
-    ``spread``: whole experts on each GPU, not slices of all.
-    """
-    for rule in _rules(engine, EXPERTS, gpu, scheme):
-        if rule.over_experts is None or rule.over_experts == spread:
-            return rule.kernels
-    return ()
-
-
-def gemm_kernels(engine: Engine, scheme: str, gpu: GPUSpec, tokens: int) -> tuple[str, ...]:
-    """Kernels of a GEMM of ``tokens`` rows in a scheme, in order of preference."""
-    for rule in _rules(engine, GEMM, gpu, scheme):
-        if tokens <= rule.tokens:
-            return rule.kernels
-    return ()
 
 
 # ------------------------------------------------------------------------------------------------------ collectives

@@ -230,29 +230,25 @@ class Host:
 
 # ---------------------------------------------------------------------------------------------------------- kernels
 
-#: What a rule is for: attention over prompts, in a decode step, over a latent cache (MLA); experts; GEMM.
-OPERATORS = PROMPTS, DECODES, LATENT, EXPERTS, GEMM = "prompts", "decodes", "latent", "experts", "gemm"
+#: What a rule is for: attention over prompts, in a decode step, over a latent cache (MLA).
+OPERATORS = PROMPTS, DECODES, LATENT = "prompts", "decodes", "latent"
 
 
 @dataclass(frozen=True, slots=True)
 class KernelRule:
-    """Whose kernels run an operator: ``kernels`` in order of preference, the first that takes the call.
+    """Whose kernels run attention: ``kernels`` in order of preference, the first that takes the call.
 
     ``operators``: of `OPERATORS`. It holds for ``capabilities`` (compute capability "9.0", or "10" for all of a major
-    number; () for any), ``scheme`` of weights and activations ("" for any), calls of up to ``tokens`` tokens, where
-    ``auto_cache`` for a cache of the model's dtype alone, and where ``over_experts`` is set for experts that are
-    spread over GPUs (True) or cut (False). ``slower``: its time over that of the kernels that were measured, where
-    those are newer ones.
+    number; () for any), calls of up to ``tokens`` tokens and, where ``auto_cache``, for a cache of the model's dtype
+    alone. ``slower``: its time over that of the kernels that were measured, where those are newer ones.
     """
 
     operators: tuple[str, ...]
     kernels: tuple[str, ...]
     source: str
     capabilities: tuple[str, ...] = ()
-    scheme: str = ""
     tokens: int = NO_LIMIT
     auto_cache: bool = False
-    over_experts: bool | None = None
     slower: float = 1.0
     unverified: str = ""
 

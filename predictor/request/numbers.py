@@ -309,7 +309,7 @@ def cached(
         return (numbers if word == "auto" else replace(numbers, kv=word)), ASKED
     if checkpoint is None or not checkpoint.kv or cache.mode not in CACHED:
         return numbers, DEFAULT
-    reason = _no_kernel(checkpoint.kv, numbers, cache)
+    reason = _not_followed(cache.engine) or _no_kernel(checkpoint.kv, numbers, cache)
     if reason:
         note = f"the checkpoint has its KV cache in {checkpoint.kv}, the run in {numbers.kv}: {reason}"
         return replace(numbers, notes=(*numbers.notes, note)), DEFAULT
@@ -326,6 +326,16 @@ def kv_word(value: str) -> str:
     close = nearest(str(value), KV_DTYPES, 1)
     tail = f"; nearest: {close[0]}" if close else ""
     raise RequestError(f"--kv-dtype {value!r}: expected one of {', '.join(KV_DTYPES)}{tail}")
+
+
+def _not_followed(engine: Engine) -> str:
+    """Why a release has another cache than its checkpoint names, "" where it follows that."""
+    from predictor.engines.defaults import follows_checkpoint  # few checkpoints name a cache
+
+    release = engine.vintage()
+    if release is None or follows_checkpoint(engine):
+        return ""
+    return f"{engine.name} {release.version} takes the format of the activations; --kv-dtype asks for another one"
 
 
 def _no_kernel(word: str, numbers: Precision, cache: Cache) -> str:

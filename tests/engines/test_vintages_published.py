@@ -87,12 +87,10 @@ def test_graphs_by_length_degree_and_drafts() -> None:
     assert d.captured_batch(of("sglang"), 400, replace(H100, tp=4)) == 400
     assert d.captured_batch(of("sglang"), 33, replace(H100, drafts=2)) == 40
     assert d.captured_batch(of("sglang"), 7, replace(H100, drafts=2)) == 7
-    assert [d.captures_prompts(of("vllm", version), 512, H100) for version in ("0.6", "0.14", "")] == [
-        False, True, True,
-    ]  # fmt: skip
-    assert not d.captures_prompts(of("vllm"), 513, H100)
-    assert [d.captures_prompts(of("sglang", version), 8192, H100) for version in ("0.5.9", "0.5.15")] == [False, True]
-    assert not d.captures_prompts(of("sglang"), 2049, replace(H100, latent=True))
+    assert [d.captured_tokens(of("vllm", version), 512, H100) for version in ("0.6", "0.14", "")] == [None, 512, 512]
+    assert d.captured_tokens(of("vllm"), 513, H100) is None
+    assert [d.captured_tokens(of("sglang", version), 8192, H100) for version in ("0.5.9", "0.5.15")] == [None, 8192]
+    assert d.captured_tokens(of("sglang"), 2049, replace(H100, latent=True)) is None
 
 
 @pytest.mark.parametrize(
@@ -162,10 +160,9 @@ def test_hosts_and_overlap() -> None:
 
 def test_the_kv_cache() -> None:
     """ "auto" follows a quantized checkpoint from vLLM 0.14 on."""
-    found = [d.cache_dtype(of("vllm", version), "bf16", "fp8") for version in ("0.2", "0.6", "0.14", "")]
-    assert found == ["bf16", "bf16", "fp8", "fp8"]
-    assert {d.cache_dtype(of(name), "bf16") for name in engines.names()} == {"bf16"}
-    assert d.cache_dtype(of("tensorrt_llm"), "bf16", "fp8") == "fp8"
+    follows = [d.follows_checkpoint(of("vllm", version)) for version in ("0.2", "0.6", "0.14", "")]
+    assert follows == [False, False, True, True]
+    assert all(d.follows_checkpoint(of(name)) for name in engines.names())
     assert [d.page_tokens(of(name)) for name in ("vllm", "sglang", "tensorrt_llm", "eager")] == [16, 1, 32, None]
     assert d.page_tokens(of("sglang"), "trtllm_mha") == d.page_tokens(of("vllm"), "flash_mla") == 64
     assert not of("vllm", "0.2").fp8_cache and of("vllm", "0.6").fp8_cache
@@ -201,22 +198,12 @@ def test_attention_kernels(
 
 
 def test_kernels_by_call() -> None:
-    vllm, h100, b200 = of("vllm"), load_gpu("h100"), load_gpu("b200")
+    vllm, b200 = of("vllm"), load_gpu("b200")
     assert [d.attention_kernel(vllm, DECODE, b200, tokens=batch) for batch in (256, 257)] == [
         "trtllm_gen",
         "flashinfer",
     ]
     assert d.attention_kernel(vllm, PREFILL, b200, tokens=8192, auto_cache=False) == "flashinfer"
-    assert d.expert_kernels(vllm, "fp8_block", h100) == ("triton",)
-    assert d.expert_kernels(vllm, "fp8_block", h100, spread=True) == ("flashinfer_cutlass",)
-    assert [d.expert_kernels(vllm, "bf16", gpu)[0] for gpu in (h100, b200)] == ["triton", "trtllm"]
-    assert d.expert_kernels(of("tensorrt_llm", "1.0"), "fp8", h100) == ("cutlass",)
-    assert d.expert_kernels(of("tensorrt_llm", "1.3"), "fp8", h100) == ()
-    l40s = load_gpu("l40s")
-    few = [d.gemm_kernels(of("tensorrt_llm"), "fp8", gpu, rows) for gpu, rows in ((l40s, 8), (l40s, 9), (h100, 8))]
-    assert few == [("cuda_cores",), (), ()]
-    assert "trtllm" in d.gemm_kernels(of("sglang"), "fp8_block", b200, 64)
-    assert "trtllm" not in d.gemm_kernels(of("sglang"), "fp8_block", h100, 64)
     for gpu in map(load_gpu, list_gpus()):
         known = d.attention_kernel(vllm, DECODE, gpu) is not None
         assert known == (gpu.vendor == "nvidia"), gpu.id

@@ -348,6 +348,9 @@ def test_a_kv_dtype_without_a_kernel_is_one_line() -> None:
     said_fp8 = quantized("llama-3.1-8b", quant_algo="FP8", kv_cache_quant_algo="FP8")
     answer = predict(said_fp8, "h100", mode="decode", batch=1, context_len=100)
     assert answer.workload.kv_dtype == "bf16" and "--execution eager has no attention kernel" in answer.notes[0]
+    older = predict(said_fp8, "h100", **SERVED, software="vllm 0.6")
+    assert older.workload.kv_dtype == "bf16" and "vllm 0.6 takes the format of the activations" in older.notes[0]
+    assert predict(said_fp8, "h100", **SERVED, software="vllm 0.14").workload.kv_dtype == "fp8"
     nvfp4 = quantized("llama-3.1-8b", quant_algo="NVFP4", kv_cache_quant_algo="NVFP4")
     assert "KV cache in nvfp4, the run in bf16" in predict(nvfp4, "b200", **SERVED).notes[0]
     tensors = {"quant_method": "compressed-tensors", "kv_cache_scheme": {"num_bits": 8, "type": "float"},

@@ -10,7 +10,6 @@ from predictor.engines.vintage import (
     CHECKPOINT,
     DECODES,
     FEWEST_OUTPUTS,
-    GEMM,
     LATENT,
     NO_LIMIT,
     OVERLAPS,
@@ -170,7 +169,6 @@ _BOTH = (PROMPTS, DECODES)
 _V0_4 = "SGLang 0.4.0 server_args.py"
 _KERNELS_0_4 = (KernelRule((*_BOTH, LATENT), ("flashinfer",), _V0_4, unverified="latent attention"),)
 _V0_5_9 = "SGLang 0.5.9 server_args.py:1785-1833"
-_FP8_GEMM = "SGLang 0.5.9 layers/quantization/fp8_utils.py:254-272"
 _KERNELS_0_5_9 = (
     KernelRule(_BOTH, ("flash_attention_3",), _V0_5_9, ("9",)),
     KernelRule(_BOTH, ("trtllm_mha",), _V0_5_9, ("10",)),
@@ -178,8 +176,6 @@ _KERNELS_0_5_9 = (
     KernelRule((LATENT,), ("flash_attention_3",), _V0_5_9, ("9",)),
     KernelRule((LATENT,), ("flashinfer",), _V0_5_9, ("10",)),
     KernelRule((LATENT,), ("triton",), _V0_5_9),
-    KernelRule((GEMM,), ("deep_gemm", "trtllm", "cutlass", "triton"), _FP8_GEMM, ("10",), scheme="fp8_block"),
-    KernelRule((GEMM,), ("deep_gemm", "cutlass", "triton"), _FP8_GEMM, scheme="fp8_block"),
 )
 _KERNELS_0_4_10 = (
     KernelRule(_BOTH, ("flash_attention_3",), _V0_5_9, ("9",), unverified="taken from 0.5.9"),

@@ -12,8 +12,6 @@ from predictor.engines.reductions import EITHER_SHOT, AllReduceRules, FusedNorm,
 from predictor.engines.vintage import (
     DECODES,
     DECODES_FIRST,
-    EXPERTS,
-    GEMM,
     NOBODY,
     OVERLAPS,
     PROMPTS,
@@ -98,9 +96,6 @@ _ATTENTION = (
     KernelRule((DECODES,), ("xqa",), f"{_ARGS} (attn_backend TRTLLM)"),
 )
 _LINEAR = "TensorRT-LLM linear.py (PyTorch backend, commit unknown)"
-_FEW_ROWS = KernelRule((GEMM,), ("cuda_cores",), _LINEAR, ("8.9", "12.0"), scheme="fp8", tokens=8)
-_KERNELS = (*_ATTENTION, _FEW_ROWS, KernelRule((EXPERTS,), ("cutlass",), f"{_ARGS}, MoeConfig"))
-_NEW_KERNELS = (*_ATTENTION, _FEW_ROWS)  # experts: AUTO, by the model
 
 _QUANTIZING = Quantizing(
     norms="kernel", activations="kernel", attention="kernel",
@@ -133,11 +128,11 @@ _COLLECTIVES = AllReduceRules(
 # --------------------------------------------------------------------------------------------------------- releases
 
 _FIRST = Vintage(
-    "1.0", "1.0", _HOST, _scheduler, _CACHE, _graphs, _KERNELS, _QUANTIZING, _COLLECTIVES,
+    "1.0", "1.0", _HOST, _scheduler, _CACHE, _graphs, _ATTENTION, _QUANTIZING, _COLLECTIVES,
     since="2025-09",
 )  # fmt: skip
 _NEWEST = replace(
-    _FIRST, version="1.3", read="1.3", host=_NEW_HOST, cache=_NEW_CACHE, graphs=_new_graphs, kernels=_NEW_KERNELS,
+    _FIRST, version="1.3", read="1.3", host=_NEW_HOST, cache=_NEW_CACHE, graphs=_new_graphs,
     since="2026-06",  # unverified: only pre-releases of it were out
 )  # fmt: skip
 

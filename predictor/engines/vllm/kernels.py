@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from predictor.engines.vintage import (
     DECODES,
-    EXPERTS,
     FLASHINFER_BYTES,
     LATENT,
     PROMPTS,
@@ -61,9 +60,6 @@ KERNELS_0_19 = (
     _MLA_HOPPER,
 )
 _V0_24 = "vLLM 0.24.0 platforms/cuda.py:143-160, v1/attention/backends/fa_utils.py"
-_V0_24_FP8 = "vLLM 0.24.0 fused_moe/oracle/fp8.py:75-115"
-_FP8 = ("trtllm", "flashinfer_cutlass", "deep_gemm", "cutlass", "triton", "marlin")
-_UNQUANTIZED = "vLLM 0.24.0 fused_moe/oracle/unquantized.py:62-80"
 KERNELS_0_24 = (
     KernelRule((PROMPTS,), ("trtllm_gen", "flashinfer", "flash_attention_4"), _V0_24, ("10",), auto_cache=True),
     KernelRule(
@@ -74,23 +70,6 @@ KERNELS_0_24 = (
     KernelRule((LATENT,), ("flashinfer_mla", "cutlass_mla"), _V0_19_MLA, ("10",)),
     _MLA_HOPPER,
     KernelRule((LATENT,), ("triton_mla",), "vLLM 0.24.0 platforms/cuda.py:130", ("12",)),
-    KernelRule((EXPERTS,), ("triton",), _V0_24_FP8, ("9",), scheme="fp8_block", over_experts=False),
-    KernelRule((EXPERTS,), ("flashinfer_cutlass",), _V0_24_FP8, ("9",), scheme="fp8_block", over_experts=True),
-    KernelRule((EXPERTS,), _FP8, _V0_24_FP8, scheme="fp8_block"),
-    KernelRule((EXPERTS,), _FP8, _V0_24_FP8, scheme="fp8"),
-    KernelRule(
-        (EXPERTS,), ("trtllm", "cute_dsl", "flashinfer_cutlass", "cutlass", "marlin"),
-        "vLLM 0.24.0 fused_moe/oracle/nvfp4.py:165", scheme="nvfp4",
-    ),
-    KernelRule((EXPERTS,), ("triton", "trtllm", "flashinfer_cutlass"), _UNQUANTIZED, ("9",), scheme="bf16"),
-    KernelRule((EXPERTS,), ("trtllm", "flashinfer_cutlass", "triton"), _UNQUANTIZED, scheme="bf16"),
-    KernelRule(
-        (EXPERTS,), ("trtllm", "triton", "marlin"), "vLLM 0.24.0 fused_moe/oracle/mxfp4.py:304-345",
-        scheme="w4a16_mxfp4",
-    ),
-    KernelRule(
-        (EXPERTS,), ("trtllm", "marlin"), "vLLM 0.24.0 fused_moe/oracle/int_wna16.py:88", scheme="int4_wo"
-    ),
 )  # fmt: skip
 QUANTIZING = Quantizing(
     norms="fused", activations="fused", attention="kernel",
