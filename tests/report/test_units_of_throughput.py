@@ -87,7 +87,8 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Prediction]:
         for name, config in CONFIGS.items():
             path = folder / f"{name}.json"
             path.write_text(json.dumps({"model_type": name} | {k: v for k, v in config.items() if k != "unit"}))
-            found[name] = predictor.predict(str(path), "a100", batch=4, seq_len=64)
+            length = 64 if config["unit"] == TOKENS else None
+            found[name] = predictor.predict(str(path), "a100", batch=4, seq_len=length)
     return found
 
 
@@ -119,7 +120,7 @@ def test_speech_reads_samples_and_makes_tokens(tmp_path: Path, monkeypatch: pyte
         )
     )
     decode = predictor.predict(str(path), "a100", batch=4, mode="decode", context_len=32)
-    forward = predictor.predict(str(path), "a100", batch=4, seq_len=32)
+    forward = predictor.predict(str(path), "a100", batch=4)
     assert decode.unit == TOKENS and forward.unit == SAMPLES
 
 
