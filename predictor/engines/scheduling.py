@@ -59,7 +59,8 @@ class Pages:
 
     def __init__(self, total: int, size: int) -> None:
         self.total, self.size, self.free = total, size, total
-        self._places = np.zeros(size, dtype=np.int64)
+        self._places = [0] * size
+        self._growing = 0  # sequences that grow
 
     def count(self, tokens: int) -> int:
         """Pages of so many tokens."""
@@ -74,13 +75,20 @@ class Pages:
     def follow(self, tokens: int, clock: int, sequences: int = 1) -> None:
         """So many sequences of ``tokens`` begin to grow (-1: one grows no more)."""
         self._places[(tokens - clock) % self.size] += sequences
+        self._growing += sequences
+
+    def grown(self, clock: int, ticks: int) -> int:
+        """Pages taken in so many ticks from ``clock`` on: all that grow take one in as many as a page has tokens."""
+        rounds, rest = divmod(ticks, self.size)
+        places, size = self._places, self.size
+        return rounds * self._growing + sum(places[-tick % size] for tick in range(clock, clock + rest))
 
     def growth(self, clock: int, ticks: int) -> npt.NDArray[np.int64]:
         """Pages taken after each of ``ticks`` ticks from ``clock`` on, of shape (ticks,), not falling."""
         if self.size == 1:
             taken = np.full(ticks, self._places[0])
         else:
-            taken = self._places[-np.arange(clock, clock + ticks) % self.size]
+            taken = np.array(self._places)[-np.arange(clock, clock + ticks) % self.size]
         pages: npt.NDArray[np.int64] = np.cumsum(taken)
         return pages
 
@@ -140,7 +148,7 @@ class Batching(ABC):
         """Free pages beyond those of the next tick."""
         if self.sets_aside or not self.decoding:
             return self.pages.free
-        return self.pages.free - int(self.pages.growth(self.clock, self.width)[-1])
+        return self.pages.free - self.pages.grown(self.clock, self.width)
 
     def length(self, sequence: Sequence) -> int:
         """Tokens in the cache of one that decodes."""
@@ -243,7 +251,7 @@ class Batching(ABC):
     def tick(self, tokens: int) -> None:
         """All who decode made so many tokens; their pages are taken."""
         if not self.sets_aside and tokens:
-            self.pages.take(int(self.pages.growth(self.clock, tokens)[-1]))
+            self.pages.take(self.pages.grown(self.clock, tokens))
         self.clock += tokens
 
     def give_way(self, sequence: Sequence, batch: StepBatch) -> None:

@@ -30,17 +30,25 @@ class Body:
         self.tokens = np.array(tokens, dtype=np.float64)
         parts = [_parts(stage) for stage in timed]
         self.gpu_s, self.cpu_s, self.head_s = (np.array(column) for column in zip(*parts, strict=True))
+        self._at: dict[float, tuple[list[float], list[float]]] = {}
+        self._heads: dict[float, float] = {}
 
-    def at(self, tokens: float) -> tuple[FloatArray, FloatArray]:
-        """Seconds of the GPU and of the CPU, by stage."""
-        return self._line(tokens, self.gpu_s), self._line(tokens, self.cpu_s)
+    def at(self, tokens: float) -> tuple[list[float], list[float]]:
+        """Seconds of the GPU and of the CPU, by stage; a step of as many tokens comes again and again."""
+        known = self._at.get(tokens)
+        if known is None:
+            known = self._at[tokens] = self._line(tokens, self.gpu_s), self._line(tokens, self.cpu_s)
+        return [*known[0]], [*known[1]]
 
-    def _line(self, tokens: float, seconds: FloatArray) -> FloatArray:
-        return np.array([np.interp(tokens, self.tokens, column) for column in seconds.T])
+    def _line(self, tokens: float, seconds: FloatArray) -> list[float]:
+        return [float(np.interp(tokens, self.tokens, column)) for column in seconds.T]
 
     def head(self, sequences: float) -> float:
         """Seconds of head and sampler."""
-        return float(np.interp(sequences, self.tokens, self.head_s))
+        known = self._heads.get(sequences)
+        if known is None:
+            known = self._heads[sequences] = float(np.interp(sequences, self.tokens, self.head_s))
+        return known
 
 
 def _parts(stage: TimedStage) -> tuple[list[float], list[float], float]:
@@ -66,18 +74,38 @@ class Decodes:
         self.counts, self.contexts = np.array(counts, dtype=np.float64), np.array(contexts, dtype=np.float64)
         self.seconds = seconds  # (counts, contexts)
         self._rows: dict[int, FloatArray] = {}
+        self._known: dict[int, list[float]] = {}
+        self._points: list[float] = self.contexts.tolist()
 
     def at(self, n: int, context: FloatArray) -> FloatArray:
         """Seconds at contexts of any shape."""
+        row = self._row(n)
+        seconds: FloatArray = np.interp(context, self.contexts, row)
+        if context.max() <= self._points[-1]:
+            return seconds
+        return np.where(context > self.contexts[-1], row[-1] * context / self.contexts[-1], seconds)
+
+    def of(self, n: int, context: float) -> float:
+        """Seconds at one context, as `at` gives them."""
+        row = self._known.get(n)
+        if row is None:
+            row = self._known[n] = self._row(n).tolist()
+        points = self._points
+        if context >= points[-1]:
+            return row[-1] * context / points[-1] if context > points[-1] else row[-1]
+        i = bisect_right(points, context) - 1
+        if i < 0:
+            return row[0]
+        return (row[i + 1] - row[i]) / (points[i + 1] - points[i]) * (context - points[i]) + row[i]
+
+    def _row(self, n: int) -> FloatArray:
         row = self._rows.get(n)
         if row is None:
             i = min(max(int(np.searchsorted(self.counts, n)), 1), len(self.counts) - 1)
             low, high = self.counts[i - 1], self.counts[i]
             share = (n - low) / (high - low)
             row = self._rows[n] = self.seconds[i - 1] * (1 - share) + self.seconds[i] * share
-        seconds: FloatArray = np.interp(context, self.contexts, row)
-        over = context > self.contexts[-1]
-        return np.where(over, row[-1] * context / self.contexts[-1], seconds) if over.any() else seconds
+        return row
 
 
 class Chunks:

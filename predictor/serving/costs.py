@@ -87,6 +87,7 @@ class StepCosts:
         check_stages(stack, pp)
         layers = [layers_of(stage, stack.layers, pp) for stage in range(pp)]
         self._share = np.array([(end - first) / stack.layers for first, end in layers])  # of the attention
+        self._shares: list[float] = self._share.tolist()
         self._waits_s = run.work.waits_s
         self._waits_of: dict[int, float] = {}
         self.operators = Operators(run.gpu, self.engine, WithoutIntervals(run.selector))
@@ -118,6 +119,7 @@ class StepCosts:
         self._pieces = Body([n for n, _ in inside_pieces], timed[2 * n + len(tokens) :]) if inside_pieces else None
         self._fill_attention(tokens)
         self._decode_s: dict[int, tuple[FloatArray, FloatArray]] = {}
+        self._decode_one: dict[int, tuple[float, float, float]] = {}  # GPU, CPU and waits by sequences
 
     def _listed(self, most: int) -> tuple[int, ...]:
         listed = tuple(n for n in set(self.sizes.prompts) if n <= most)
@@ -207,7 +209,7 @@ class StepCosts:
         """The same steps, each ``factor`` times as long."""
         scaled = copy(self)
         scaled._factor = self._factor * factor
-        scaled._decode_s = {}
+        scaled._decode_s, scaled._decode_one = {}, {}
         return scaled
 
     def waits_s(self, sequences: int) -> float:
@@ -233,24 +235,33 @@ class StepCosts:
         stages = np.maximum(body[:, None] + self._share[:, None] * attention, cpu[:, None])
         return (stages.sum(axis=0) + wait) * self._factor, (stages.max(axis=0) + wait) * self._factor
 
+    def decode_step(self, sequences: int, context: float) -> float:
+        """One step of `decode` without a pipeline."""
+        known = self._decode_one.get(sequences)
+        if known is None:
+            gpu, cpu = self._decode_body(sequences)
+            known = self._decode_one[sequences] = float(gpu[0]), float(cpu[0]), self.waits_s(sequences)
+        gpu_s, cpu_s, wait_s = known
+        return (max(gpu_s + self._decodes.of(sequences, context / sequences), cpu_s) + wait_s) * self._factor
+
     def _decode_body(self, sequences: int) -> tuple[FloatArray, FloatArray]:
         gpu_and_cpu_s = self._decode_s.get(sequences)
         if gpu_and_cpu_s is None:
             tokens = sequences * self.width
             size = self.graphs.size_of(tokens)
             if self.engine.decode_host == CAPTURED and size is not None:
-                gpu, cpu = self._captured.at(size)[0], np.zeros(len(self._share))
+                gpu, cpu = self._captured.at(size)[0], [0.0] * len(self._share)
             else:
                 gpu, cpu = self._launched.at(tokens)
             gpu[-1] += self._drafted_s(sequences)
-            gpu_and_cpu_s = self._decode_s[sequences] = gpu, cpu
+            gpu_and_cpu_s = self._decode_s[sequences] = np.array(gpu), np.array(cpu)
         return gpu_and_cpu_s
 
     def _drafted_s(self, sequences: int) -> float:
         """Drafts of a step, each a pass over one layer and the head (multi-token prediction)."""
         if not self.sizes.drafts:
             return 0.0
-        whole, head = float(self._captured.at(sequences)[0].sum()), self._captured.head(sequences)
+        whole, head = sum(self._captured.at(sequences)[0]), self._captured.head(sequences)
         return self.sizes.drafts * ((whole - head) / self.run.config.stack().layers + head)
 
     def mixed(
@@ -265,12 +276,11 @@ class StepCosts:
         gpu[-1] += self._mixed_head(heads + sequences * self.width)
         attention = self.attention_of(chunks) if chunks else 0.0
         if sequences:
-            alone = float(self._decodes.at(sequences, np.array([context / sequences]))[0])
-            attention += max(alone, context * self._joined_s)
+            attention += max(self._decodes.of(sequences, context / sequences), context * self._joined_s)
             gpu[-1] += self._drafted_s(sequences)
-        stages = np.maximum(gpu + self._share * attention, cpu)
+        stages = [max(g + share * attention, c) for g, share, c in zip(gpu, self._shares, cpu, strict=True)]
         wait = self.waits_s(sequences + len(chunks))
-        return (float(stages.sum()) + wait) * self._factor, (float(stages.max()) + wait) * self._factor
+        return (sum(stages) + wait) * self._factor, (max(stages) + wait) * self._factor
 
     def _mixed_head(self, made: int) -> float:
         """What head and sampler take beyond one sequence, which a prompt's pass has; less, where none ends here."""

@@ -26,6 +26,10 @@ from predictor.serving.costs import StepCosts
 
 #: Steps that are taken at once at most: chosen by hand, not from data, a guard for memory.
 _AT_ONCE = 4096
+#: Of these, steps whose times are worked out one by one where a request comes soon; then as many in arrays as its
+#: square, and times as many again: chosen by hand, not from data; no figure depends on it. NumPy adds up to 7 numbers
+#: in their order, as that loop does.
+_FIRST = 7
 #: What a request that waits counts for a router, over one that runs. Source: vLLM 0.14 v1/engine/core_client.py
 #: (unverified), which sends a request to the rank with the least of it.
 _WAITING_COUNTS = 4
@@ -104,7 +108,7 @@ class Server:
     @property
     def idle(self) -> bool:
         """Nothing to do."""
-        return all(rank.idle for rank in self.ranks)
+        return self.ranks[0].idle if len(self.ranks) == 1 else all(rank.idle for rank in self.ranks)
 
     @property
     def load(self) -> int:
@@ -115,7 +119,8 @@ class Server:
         """A request has come."""
         if self.idle and arrival_s > self.now:
             self.now, self.before = arrival_s, -math.inf
-        min(self.ranks, key=lambda rank: rank.load).inbox.append((arrival_s, sequence))
+        least = self.ranks[0] if len(self.ranks) == 1 else min(self.ranks, key=lambda rank: rank.load)
+        least.inbox.append((arrival_s, sequence))
 
     def step(self, until_s: float) -> None:
         """Take one step, or several of decodes alone that all begin before ``until_s``."""
@@ -163,8 +168,10 @@ class Server:
         width = self.costs.width
         widest = max(tokens + n * width for tokens, (_, n, *_) in zip(read, work, strict=True))
         steps = [self.costs.mixed(*each, widest) if each[0] or each[1] else (0.0, 0.0) for each in work]
-        seconds = self._round(*np.array(steps).T[:, :, None])
-        self._passed(float(seconds[0]), 1, sum(n for _, n, *_ in work), sum(read))
+        seconds = max(through for through, _ in steps)
+        for first in range(0, len(steps), self.lanes) if self.lanes > 1 else ():
+            seconds = max(seconds, sum(held for _, held in steps[first : first + self.lanes]))
+        self._passed(seconds, 1, sum(n for _, n, *_ in work), sum(read))
         self._tick(1, [bool(n) for _, n, *_ in work])
         for rank, batch in zip(self.ranks, batches, strict=True):
             for sequence, _ in batch.chunks:
@@ -180,17 +187,44 @@ class Server:
         """Steps of decodes alone, of all ranks that have some."""
         running = [rank.batching for rank in self.ranks if rank.batching.decoding]
         most = 1 if any(rank.inbox for rank in self.ranks) else min(self._lasting(each) for each in running)
-        ticks = self._ticks(np.arange(float(most)))
+        if len(self.ranks) == 1 and self.lanes == 1 and until_s < math.inf and self._few(running[0], most, until_s):
+            return
         widest = max(len(each.decoding) for each in running)
-        if len(self.ranks) == 1:
-            seconds, _ = self.costs.decode(widest, running[0].context + len(running[0].decoding) * ticks)
-        else:
-            seconds = self._round(*self._steps_of_ranks(widest, ticks))
-        begins = self.now + np.cumsum(seconds) - seconds
-        count = max(1, int(np.searchsorted(begins, until_s)))
+        steps = most if until_s == math.inf else min(most, _FIRST * _FIRST)
+        while True:  # as many steps as may begin before ``until_s``: a few, where requests come all the time
+            seconds = self._seconds_of(running, widest, steps)
+            begins = self.now + np.cumsum(seconds) - seconds
+            if steps == most or begins[-1] >= until_s:
+                break
+            steps = min(most, _FIRST * steps)
+        count = max(1, int(begins.searchsorted(until_s)))
         decoding = sum(len(each.decoding) for each in running)
-        self._passed(float(seconds[:count].sum()), count, decoding, 0, float(begins[count - 1]))
+        self._passed(float(np.add.reduce(seconds[:count])), count, decoding, 0, float(begins[count - 1]))
         self._tick(count, [True] * len(self.ranks))
+
+    def _few(self, batching: Batching, most: int, until_s: float) -> bool:
+        """At most `_FIRST` steps, each by itself: arrays cost more than so few. Whether ``until_s`` came in them."""
+        n, context, total, last = len(batching.decoding), batching.context, 0.0, self.now
+        for count in range(most):
+            seconds = self.costs.decode_step(n, context + n * self._ticks_in(count))
+            begins = self.now + (total + seconds) - seconds
+            if count and begins >= until_s:
+                self._passed(total, count, n, 0, last)
+                self._tick(count, [True])
+                return True
+            if count == _FIRST:
+                return False
+            total, last = total + seconds, begins
+        self._passed(total, most, n, 0, last)
+        self._tick(most, [True])
+        return True
+
+    def _seconds_of(self, running: Sequence[Batching], widest: int, steps: int) -> FloatArray:
+        """What each of the next ``steps`` steps of decodes alone takes, of shape (steps,)."""
+        ticks = self._ticks(np.arange(float(steps)))
+        if len(self.ranks) == 1:
+            return self.costs.decode(widest, running[0].context + len(running[0].decoding) * ticks)[0]
+        return self._round(*self._steps_of_ranks(widest, ticks))
 
     def _steps_of_ranks(self, widest: int, ticks: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Of every rank, idle ones too, what its steps of decodes take, and hold up the slowest stage; each of shape
@@ -220,9 +254,10 @@ class Server:
         assert soonest is not None  # it decodes
         most = min(self._steps_to(soonest.ends - batching.clock), batching.patience(), _AT_ONCE)
         if most > 1 and not batching.sets_aside:  # ticks that the free pages last
-            growth = batching.pages.growth(batching.clock, int(self._ticks(most)))
-            lasting = int(np.searchsorted(growth, batching.pages.free, side="right"))
-            if lasting < len(growth):
+            ticks = self._ticks_in(most)
+            if batching.pages.grown(batching.clock, ticks) > batching.pages.free:
+                growth = batching.pages.growth(batching.clock, ticks)
+                lasting = int(np.searchsorted(growth, batching.pages.free, side="right"))
                 most = max(1, min(most, int(lasting / self.tokens_a_step) - batching.width + 1))
         return most
 
@@ -231,16 +266,25 @@ class Server:
         base = math.floor(self.tokens_a_step * self.steps + 1e-9)
         return max(1, math.ceil((ticks + base) / self.tokens_a_step - self.steps - 1e-9))
 
-    def _ticks(self, steps: int | FloatArray) -> FloatArray:
+    def _ticks(self, steps: FloatArray) -> FloatArray:
         """What the clock goes on in so many steps."""
         each = self.tokens_a_step
+        if each == 1.0:
+            return steps
         ticks: FloatArray = np.floor(each * (self.steps + steps) + 1e-9) - math.floor(each * self.steps + 1e-9)
         return ticks
 
+    def _ticks_in(self, steps: int) -> int:
+        """`_ticks` of one number of steps."""
+        each = self.tokens_a_step
+        return math.floor(each * (self.steps + steps) + 1e-9) - math.floor(each * self.steps + 1e-9)
+
     def _passed(self, seconds: float, steps: int, decoding: int, tokens: int, last_s: float | None = None) -> None:
         """Time of steps; the last of them began at ``last_s``."""
-        held = sum(rank.batching.pages.total - rank.batching.pages.free for rank in self.ranks)
-        waiting = sum(rank.waiting for rank in self.ranks)
+        held = waiting = 0
+        for rank in self.ranks:
+            held += rank.batching.pages.total - rank.batching.pages.free
+            waiting += rank.waiting
         self.moments.append(Moment(self.now, self.now + seconds, steps, decoding, tokens, waiting, held))
         self.before = self.now if last_s is None else last_s
         self.now += seconds
@@ -248,7 +292,7 @@ class Server:
 
     def _tick(self, steps: int, decoded: Sequence[bool]) -> None:
         """The tokens of ``steps`` steps on the ranks that ``decoded``; who has made all of them leaves."""
-        ticks = int(self._ticks(steps))
+        ticks = self._ticks_in(steps)
         self.steps += steps
         for rank, did in zip(self.ranks, decoded, strict=True):
             batching = rank.batching

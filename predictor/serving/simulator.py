@@ -86,6 +86,8 @@ class _Loop:
 
     def __init__(self, traffic: Traffic, pools: Listed[ServerPool], moved_s: FloatArray) -> None:
         self.traffic, self.moved_s = traffic, moved_s
+        self.prompts, self.outputs = traffic.input_tokens.tolist(), traffic.output_tokens.tolist()
+        self.shared = traffic.shared.tolist()
         self.times: dict[int, RequestTimes] = {}
         self.pools = [[self._server(pool, ranks) for ranks in pool.schedulers] for pool in pools]
         self.servers = [server for pool in self.pools for server in pool]
@@ -114,7 +116,7 @@ class _Loop:
 
     def done(self, index: int, at_s: float) -> None:
         """A request has ended, or its prompt has been read."""
-        if len(self.pools) > 1 and index not in self.handed and self.traffic.output_tokens[index] > 1:
+        if len(self.pools) > 1 and index not in self.handed and self.outputs[index] > 1:
             self.handed.add(index)
             there = self.times[index].first_s = at_s + float(self.moved_s[index])
             heapq.heappush(self.coming, (there, index, 1))
@@ -124,15 +126,20 @@ class _Loop:
     def run(self) -> None:
         """Until every request is done."""
         while True:
-            working = [server for server in self.servers if not server.idle]
-            first = min(working, key=lambda server: server.now, default=None)
+            first: Server | None = None  # whose clock is behind those of the others
+            others = math.inf
+            for server in self.servers:
+                if not server.idle and (first is None or server.now < first.now):
+                    others = others if first is None else first.now
+                    first = server
+                elif not server.idle:
+                    others = min(others, server.now)
             upcoming = self.coming[0][0] if self.coming else math.inf
             if first is None and not self.coming:
                 return
             if first is None or upcoming <= first.now:
                 self._arrive()
                 continue
-            others = min((server.now for server in working if server is not first), default=math.inf)
             # In a closed loop the end of another server's request is an arrival, and so is a prompt that was read.
             bound = self.traffic.concurrency or len(self.pools) > 1
             first.step(min(upcoming, others) if bound else upcoming)
@@ -142,13 +149,14 @@ class _Loop:
         traffic = self.traffic
         whole = place == len(self.pools) - 1
         sequence = Sequence(
-            index, int(traffic.input_tokens[index]), int(traffic.output_tokens[index]) if whole else 1,
-            int(traffic.shared[index]), blocks=traffic.blocks[index] if traffic.blocks else (),
+            index, self.prompts[index], self.outputs[index] if whole else 1, self.shared[index],
+            blocks=traffic.blocks[index] if traffic.blocks else (),
         )  # fmt: skip
         if not place:
             self.times[index] = RequestTimes(at_s)
         seen = at_s if place else at_s + traffic.on_its_way_s(index)
-        min(self.pools[place], key=lambda server: server.load).offer(sequence, seen)
+        pool = self.pools[place]
+        (pool[0] if len(pool) == 1 else min(pool, key=lambda server: server.load)).offer(sequence, seen)
 
 
 def serve(run: Run, traffic: Traffic, options: Options | None = None, costs: StepCosts | None = None) -> Served:

@@ -17,7 +17,9 @@ from predictor.errors import RequestError
 from predictor.forecast.forecast import forecast
 from predictor.request.request import Request
 from predictor.request.run import Run
+from predictor.serving.cost_tables import Decodes
 from predictor.serving.deployment import Options, deploy
+from predictor.serving.server import Server
 from predictor.serving.simulator import Served, serve
 from predictor.serving.traffic import BURSTS, GAMMA, TOKENIZER_S, TURNAROUND_S, Traffic, arrivals, made
 
@@ -186,9 +188,27 @@ def test_pages_of_those_who_grow_are_counted_as_one_by_one() -> None:
         found = pages.growth(clock, 100)
         for ticks in (1, 5, 100):
             expected = sum(math.ceil((n + ticks) / size) - math.ceil(n / size) for n in lengths)
-            assert found[ticks - 1] == expected
+            assert found[ticks - 1] == pages.grown(clock, ticks) == expected
     with pytest.raises(ValueError, match="2 pages wanted, 1 of 1 free"):
         Pages(1, 16).take(2)
+
+
+@pytest.mark.parametrize("drafts", [0, 2])
+def test_steps_one_by_one_take_as_long_as_in_arrays(drafts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    traffic, options = traffic_of(60, 4.0), Options(drafts=drafts, acceptance=0.6 * bool(drafts))
+    served = serve(run_of("vllm"), traffic, options)
+    monkeypatch.setattr(Server, "_few", lambda *_: False)
+    arrays = serve(run_of("vllm"), traffic, options)
+    assert len(served.moments[0]) == len(arrays.moments[0]) > 100
+    assert served.last_s == pytest.approx(arrays.last_s, rel=1e-12)
+    assert served.first_s == pytest.approx(arrays.first_s, rel=1e-12)
+
+
+def test_a_step_by_itself_is_that_of_an_array() -> None:
+    table = Decodes([1, 2, 4], [16, 64, 256], np.array([[1.0, 3.0, 4.0], [2.0, 4.0, 7.0], [3.0, 8.0, 9.0]]))
+    contexts = np.array([3.0, 16.0, 17.5, 64.0, 200.0, 256.0, 600.0])
+    for n in (1, 3, 4):
+        assert [table.of(n, context) for context in contexts.tolist()] == table.at(n, contexts).tolist()
 
 
 def _batching(name: str, tokens: int, pages: int, software: str = "") -> Batching:
