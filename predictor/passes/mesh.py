@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from predictor.errors import RequestError
-from predictor.files.records import dataclass
+from predictor.files.records import dataclass, replace
 
 if TYPE_CHECKING:
     from predictor.hardware.system import SystemSpec
@@ -67,6 +67,14 @@ class Mesh:
     def degree(self, axis: str) -> int:
         """GPUs along ``axis``; 1 where the mesh has no such axis."""
         return next((degree for name, degree in self.axes if name == axis), 1)
+
+    def within(self, axis: str) -> Mesh | None:
+        """The mesh of the axes within ``axis``, which are all there is in one place along it; None for one GPU."""
+        names = [name for name, _ in self.axes]
+        if axis not in names:
+            return self
+        inner = self.axes[: names.index(axis)]
+        return replace(self, axes=inner) if inner else None
 
     def stride(self, axis: str) -> int:
         """How far apart the numbers of neighbours along ``axis`` are: the product of the degrees within it."""

@@ -104,8 +104,9 @@ def lower_alike(
 
     As `lower` makes them, without tensors, from a template; None where there is none, which is so where the structure
     comes for the first time, in training, and of ragged batches. A template leaves the system of a mesh open, too, of
-    which a graph holds the links' numbers.
+    which a graph holds the links' numbers; how many stages of a pipeline share the layers is for who cuts the graph.
     """
+    mesh = mesh and mesh.within("pp")
     if step.lens or step.training or not config.supports(Feature.OPEN_SIZES):
         return None
     last, rest = ("context_len", step.seq_len) if step.mode == "decode" else ("seq_len", step.context_len)

@@ -143,3 +143,9 @@ def test_the_answer_says_the_part(capsys: pytest.CaptureFixture[str]) -> None:
     assert "12 GPUs of dgx-h100 (6 of the 8 of each node)" in " ".join(capsys.readouterr().out.split())
     assert main([*flags, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["gpus_per_node"] == 6
+
+
+def test_what_is_within_an_axis() -> None:
+    mesh = Mesh((("tp", 2), ("dp", 4), ("pp", 2)), NODES_OF_8, ep=8)
+    assert mesh.within("pp") == Mesh((("tp", 2), ("dp", 4)), NODES_OF_8, ep=8)
+    assert mesh.within("cp") is mesh and Mesh((("pp", 2),), NODES_OF_8).within("pp") is None

@@ -284,6 +284,22 @@ def test_what_lowering_reads_tells_structures_apart() -> None:
     assert bound >= len(cases)
 
 
+@pytest.mark.parametrize(("tp", "dp"), [(1, 1), (2, 1), (1, 4), (2, 4)])
+def test_pipelines_of_any_length_share_a_template(tp: int, dp: int) -> None:
+    """Groups that differ in stages alone run the same graph, which one of them is cut from."""
+    config, runs = load_config("mixtral-8x7b"), engine("vllm")
+    formats, step = precision("bf16", GPU).formats, Step("prefill", 2, 40, act_dtype="bf16", attention="flash")
+    templates._TEMPLATES._seen.clear()
+    bound = 0
+    for pp in (1, 2, 4, 8):
+        mesh = Mesh((("tp", tp), ("dp", dp), ("pp", pp)), SYSTEMS[0], tp * dp) if tp * dp * pp > 1 else None
+        alike = lower_alike(config, step, (40 + pp,), mesh, formats, runs)
+        if alike:
+            bound += 1
+            assert_alike(alike[0], lower(Lowering(config, replace(step, seq_len=40 + pp), mesh, formats, runs)))
+    assert len(templates._TEMPLATES._seen) == 1 and bound == 5 - AGAIN
+
+
 @pytest.mark.parametrize("name", [name for name in names() if engine(name).host or engine(name).fuses])
 def test_the_fifth_run_of_a_process_is_as_the_first(name: str) -> None:
     """Whatever the engine and the mode: from the third on a structure may come from a template, whose graph has no
