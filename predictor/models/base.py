@@ -150,6 +150,11 @@ class Model(ABC):
         return 0
 
     @property
+    def every_expert(self) -> bool:
+        """Whether its class runs all experts on all tokens."""
+        return False
+
+    @property
     def is_encoder_decoder(self) -> bool:
         """True for two stacks, of which the second reads what the first made."""
         return False

@@ -42,13 +42,14 @@ _SCALED, _SCALE_BYTES = 128, 4
 
 def check_experts(config: Model, mesh: Mesh, looped: bool = False) -> None:
     """RequestError, one line, for a degree that does not divide the experts or their width, or a way that cannot be.
-    ``looped``: experts run one after the other, not as one operator."""
+    ``looped``: experts run one after the other, or all on all tokens, not as one operator."""
     ep, group = mesh.ep, mesh.degree("tp") * mesh.degree("dp")
     if ep > 1 and not config.experts:
         raise RequestError(f"--ep {ep}: {config.name} has no experts; expected 1")
     if looped and config.experts:
         raise UnsupportedError(
-            f"--ep {ep} --dp {mesh.degree('dp')}: {config.name} runs experts one by one here; expected --ep 1 --dp 1"
+            f"--ep {ep} --dp {mesh.degree('dp')}: {config.name} runs experts one by one, or all"
+            " on all tokens, here; expected --ep 1 --dp 1"
         )
     if config.experts % ep:
         fit = max(n for n in range(1, ep + 1) if config.experts % n == 0 and group % n == 0)
@@ -135,8 +136,11 @@ def is_expert(weight: Tensor) -> bool:
     return weight.axes[:1] == ("expert",) and len(weight.axes) > 2  # expert, rows, columns
 
 
-def check_shared_experts(config: Model, ep: int) -> None:
-    """RequestError, one line, where ``ep`` ranks cannot share the experts of a model in training."""
+def check_shared_experts(config: Model, ep: int, looped: bool = False) -> None:
+    """RequestError, one line, where ``ep`` ranks cannot share the experts of a model in training. ``looped``: as of
+    `check_experts`."""
+    if ep > 1 and looped and not config.is_encoder_decoder:
+        raise UnsupportedError(f"--ep {ep}: {config.name} runs all experts on all tokens here; expected 1")
     if ep > 1 and (not config.experts or config.is_encoder_decoder):
         raise RequestError(f"--ep {ep}: {config.name} has no experts to spread; expected 1")
     if config.experts and config.experts % ep:

@@ -10,7 +10,7 @@ from predictor.engines import Engine, engine, names
 from predictor.errors import RequestError, UnsupportedError, nearest
 from predictor.files.records import dataclass, replace
 from predictor.formats.dtypes import ALIASES, bytes_of
-from predictor.formats.parts import Checkpoint, Format, Formats
+from predictor.formats.parts import Checkpoint, Format, Formats, Named
 from predictor.hardware.gpu import GPUSpec
 from predictor.models.base import CACHED
 
@@ -185,6 +185,25 @@ def checkpoint_precision(checkpoint: Checkpoint, gpu: GPUSpec, unpacks: bool = T
     )
     return Precision("+".join(dict.fromkeys(taken.values())), formats.linear.dtype, activation, activation, formats,
                      notes)  # fmt: skip
+
+
+def experts_as_they_are(numbers: Precision, name: str) -> Precision:
+    """``numbers`` with the experts in the activations' dtype: of a class that runs all of them as one batched product
+    of a parameter, which is no linear layer that a format could be set for. A note says so where that changes it."""
+    high = Format(numbers.activation)
+
+    def kept(named: Named) -> Named:
+        return (*(pair for pair in named if pair[0] != "experts"), ("experts", high))
+
+    formats = numbers.formats
+    wide = replace(
+        formats, own=kept(formats.own),
+        layers=tuple((layer, kept(named) if "experts" in dict(named) else named) for layer, named in formats.layers),
+    )  # fmt: skip
+    if formats.of("experts") == high and not formats.layers:
+        return numbers
+    note = f"the experts of {name} stay in {numbers.activation}: its class runs all as one product, no linear layer"
+    return replace(numbers, formats=wide, notes=(*numbers.notes, note))
 
 
 def _runs_marlin(gpu: GPUSpec) -> bool:

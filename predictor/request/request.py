@@ -17,7 +17,7 @@ from predictor.kernels.artifact import ArtifactSet, RooflineOnly, load_artifacts
 from predictor.models.base import CACHED, MODES, Feature, Model
 from predictor.models.forms import model_of
 from predictor.request.instance import of_instance
-from predictor.request.numbers import Cache, cached, default_attention, dtype_word, numbers_of
+from predictor.request.numbers import Cache, cached, default_attention, dtype_word, experts_as_they_are, numbers_of
 from predictor.request.options import Words
 from predictor.request.parallelism import Parallelism
 from predictor.request.routing import router_of
@@ -87,6 +87,8 @@ class Request(Words):
         seq_len, context_len = _lengths(self, config, lens, output_len)
         tokens = seq_len if isinstance(seq_len, int) else 0  # what is no number is refused below
         numbers, source = numbers_of(config.checkpoint, gpu, self.dtype, self.mode, engine, self.lora != 0)
+        if config.every_expert and not engine.fuses:
+            numbers = experts_as_they_are(numbers, config.name)
         fused = engine.fused_encoders if self.mode == "forward" and not config.causal else None
         attention = self.attention or default_attention(numbers.name, gpu, fused, config.head_width, tokens)
         cache = Cache(self.mode, engine, attention, gpu)

@@ -175,8 +175,13 @@ def share_experts(graph: Graph, how: Lowering) -> Graph:
         return graph
     from predictor.passes import expert_parallel
 
-    expert_parallel.check_shared_experts(how.model, how.among.ep)
+    expert_parallel.check_shared_experts(how.model, how.among.ep, looped=_run_by_the_class(how))
     return expert_parallel.share_experts(graph, how.among)
+
+
+def _run_by_the_class(how: Lowering) -> bool:
+    """Whether the experts run as the model's class writes them, not as one operator."""
+    return how.step.experts == "loop" and (bool(how.model.expert_capacity) or how.model.every_expert)
 
 
 def differentiate(graph: Graph, how: Lowering) -> Graph:
@@ -230,8 +235,7 @@ def spread_experts(graph: Graph, how: Lowering) -> Graph:
         return graph
     from predictor.passes import expert_parallel
 
-    looped = how.step.experts == "loop" and bool(how.model.expert_capacity)
-    expert_parallel.check_experts(how.model, how.mesh, looped=looped)
+    expert_parallel.check_experts(how.model, how.mesh, looped=_run_by_the_class(how))
     return expert_parallel.spread_experts(graph, how.mesh, how.step.mode != "decode")
 
 

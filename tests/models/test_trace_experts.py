@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from predictor.errors import UnsupportedError
 from predictor.forecast.forecast import forecast
 from predictor.models.built import Step
 from predictor.models.traced.huggingface import traced_config
@@ -31,6 +32,11 @@ GPT_OSS = {
     "model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"], **SIZES, "num_local_experts": 8,
     "num_experts_per_tok": 2,
 }  # fmt: skip
+#: All of them run on all tokens, as two batched products.
+LLAMA4 = {
+    "model_type": "llama4_text", "architectures": ["Llama4ForCausalLM"], **SIZES, "num_local_experts": 8,
+    "num_experts_per_tok": 1, "intermediate_size_mlp": 768, "interleave_moe_layer_step": 1,
+}  # fmt: skip
 
 
 #: Experts one after the other, each on rows that numbers say.
@@ -48,12 +54,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("mode", ["forward", "train"])
-@pytest.mark.parametrize("data", [MIXTRAL, SWITCH], ids=["mixtral", "switch"])
+@pytest.mark.parametrize("data", [MIXTRAL, SWITCH, LLAMA4], ids=["mixtral", "switch", "llama4"])
 def test_built_and_traced_experts_agree(data: dict[str, Any], mode: str, tmp_path: Path) -> None:
     """Parameters exactly, FLOPs within 0.5 %, bytes within 5 %, the GPU's time within 3 % (a small Switch: 6 %)."""
     path = tmp_path / "small_config.json"
     wide = {"hidden_size": 2048, "intermediate_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8}
-    path.write_text(json.dumps(data | (wide if data is MIXTRAL else {})))
+    path.write_text(json.dumps(data | (wide if data is not SWITCH else {})))
     words: dict[str, Any] = {"mode": mode, "batch": 4, "seq_len": 512, "dtype": "bf16"}
     both = [forecast(Request(name, "h100", **words).run()) for name in (path, f"traced:{path}")]
     graphs = [one.plan.stages[0].graph for one in both]
@@ -63,7 +69,7 @@ def test_built_and_traced_experts_agree(data: dict[str, Any], mode: str, tmp_pat
                     for of in (lambda op: op.flops(), lambda op: op.bytes_moved()))  # fmt: skip
     assert flops[1] == pytest.approx(flops[0], rel=0.005)
     assert moved[1] == pytest.approx(moved[0], rel=0.05)
-    close = 0.03 if data is MIXTRAL else 0.06  # of kernels this small there are two or three more a block in the class
+    close = 0.03 if data is not SWITCH else 0.06  # the class has two or three small kernels more a block
     assert traced.gpu_busy_s == pytest.approx(built.gpu_busy_s, rel=close)
 
 
@@ -80,6 +86,38 @@ def test_experts_are_one_operator_and_four_gradients(data: dict[str, Any]) -> No
     gradients = {t.shape for node, _ in nodes for t in node.outputs if t.role == "gradient"}
     matrices = [p for p in source.module.parameters() if p.dim() == 3]
     assert {tuple(p.shape) for p in matrices} <= gradients
+
+
+def test_experts_of_llama_4_all_run_on_all_tokens_where_the_class_does(tmp_path: Path) -> None:
+    """Eight experts of 2 x 3 x 512 x 768 FLOP a token each (Llama4TextExperts); an engine runs the picked one."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA4))
+
+    def experts(execution: str, **words: Any) -> list[Any]:
+        (stage,) = forecast(Request(path, "h100", execution=execution, **words).run()).plan.stages
+        nodes = [(node, times) for node, times in stage.graph.nodes() if node.part == "experts"]
+        return [(node.op, node.phase) for node, times in nodes for _ in range(round(times))]
+
+    words: dict[str, Any] = {"mode": "forward", "batch": 2, "seq_len": 64, "dtype": "bf16"}
+    products = [op for op, _ in experts("eager", **words)]
+    assert {(op.batch, op.m, op.n, op.k, op.kind) for op in products} == {
+        (8, 128, 2 * 768, 512, "bmm"), (8, 128, 512, 768, "bmm"),
+    }  # fmt: skip
+    assert sum(op.flops() for op in products) == 3 * 8 * 128 * 2 * 3 * 512 * 768
+    (picked,) = {op for op, _ in experts("vllm", **words | {"mode": "prefill"})}
+    assert isinstance(picked, MoE) and (picked.experts, picked.top_k) == (8, 1)
+    narrow = forecast(Request(path, "h100", **words | {"dtype": "fp8"}).run())
+    assert {op.dtype for op, _ in experts("eager", **words | {"dtype": "fp8"})} == {"bf16"}
+    assert any("stay in bf16: its class runs all as one product" in note for note in narrow.run.numbers.notes)
+    assert narrow.memory.weights > 3 * 8 * 3 * 512 * 768 * 2.0
+
+
+@pytest.mark.parametrize("words", [{"mode": "train", "ep": 2, "dp": 2}, {"mode": "decode", "dp": 2, "tp": 1}])
+def test_experts_that_a_class_runs_on_all_tokens_are_not_spread(words: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA4))
+    with pytest.raises(UnsupportedError, match=r"on all tokens,? here; expected"):
+        forecast(Request(path, "h100", execution="eager", batch=2, **words).run())
 
 
 @pytest.mark.parametrize(("tokens", "rows"), [(64, 32), (512, 128)])

@@ -87,6 +87,7 @@ class ModelConfig(Model):
     encoder_sparse_step: int = 0
     expert_capacity: int = 0
     padded_experts: bool = False  # every expert runs on a block padded to its capacity
+    every_expert: bool = False  # the class runs all experts on all tokens, whatever these pick
     q_lora_rank: int = 0
     kv_lora_rank: int = 0
     qk_nope_dim: int = 0

@@ -25,7 +25,7 @@ _GROUPED = (5, 20)
 #: The same of types with another router: a top-k and a softmax of what it picks; a softmax and a top-k alone; a sigmoid
 #: and a bias. Source: transformers 5.24, the router's forward in models/TYPE/modeling_TYPE.py.
 _ROUTERS_CALLS = {
-    "gpt_oss": (3, 2), "qwen2_moe": (4, 3), "minimax_m2": (4, 7),
+    "gpt_oss": (3, 2), "qwen2_moe": (4, 3), "minimax_m2": (4, 7), "llama4": (3, 6), "llama4_text": (3, 6),
     **dict.fromkeys(("deepseek_v3", "deepseek_v32", "glm_moe_dsa", "kimi_k2", "mimo_v2_flash", "nemotron_h"), _GROUPED),
 }  # fmt: skip
 #: Launches of a `nonzero`: a sum, its copy to the host, a scan, the places. Source: PyTorch 2.13,
@@ -76,9 +76,14 @@ def experts(w: Writer, x: Tensor) -> Tensor:
         product -= 1
     scores = w.linear("router", "router", wide, e, "expert", c.router_bias, product - 4)
     routing = Routing("fp32", n, e, c.top_k)
-    chosen = Tensor("routing", (*w.axes, "expert"), (*w.shape, c.top_k), "fp32")
+    every = c.every_expert and w.step.experts == "loop"
+    chosen = Tensor("routing", (*w.axes, "expert"), (*w.shape, e if every else c.top_k), "fp32")
     w.put(routing, "routing", (scores,), chosen, 1, after)
     w.scope = ""
+    if every:
+        y = _every_expert(w, x, chosen)
+        shared = feed_forward(w, x, c.shared_intermediate, "shared experts", flat=True)
+        return w.each("shared experts sum", "add", y, shared)
     narrow = w.linear("mlp.up", "experts latent in", x, c.moe_latent, "hidden") if c.moe_latent else x
     op = MoE(w.act, n, c.moe_latent or h, c.moe_intermediate, e, c.top_k, c.gated, distribution=w.step.routing)
     op = op.within(w.step.capacity)
@@ -109,6 +114,38 @@ def _expert_weights(w: Writer) -> tuple[Tensor, Tensor]:
         Tensor("experts up", ("expert", axis, "hidden"), (c.experts, into * f, h), w.act, WEIGHT, segments),
         Tensor("experts down", ("expert", "hidden", "mlp"), (c.experts, h, f), w.act, WEIGHT),
     )
+
+
+def _every_expert(w: Writer, x: Tensor, shares: Tensor) -> Tensor:
+    """All experts on all tokens, whose inputs are weighted by ``shares`` (..., e) of 0 for those that are not picked:
+    two batched products over copies of the tokens (transformers 5.24, Llama4TextMoe of modeling_llama4.py, which says
+    that it should not be run on a single machine)."""
+    n, h, e, f = w.step.tokens, w.config.hidden, w.config.experts, w.config.moe_intermediate
+    w.scope = "experts"
+    axes, shape = ("expert", *w.axes), (e, *w.shape)
+    wide = "mlp | mlp"
+    if w.training:
+        x = x.view(gradient=(Reduce(w.act, e, n * h),), at="experts copies")
+    y = Tensor("experts copies", (*axes, "hidden"), (*shape, h), w.act)
+    y = w.each(y.name, "copy", x, out=y, inputs=0, extra=n * h * w.size, grad=False)
+    w.tiny("experts shares", "copy", n * e, w.act, calls=2)
+    y = w.each("experts weighting", "mul", y, shares, inputs=1, extra=n * e * w.size, calls=2)
+    up = Tensor("experts up", ("expert", "hidden", wide), (e, h, 2 * f), w.act, WEIGHT, {wide: ((f, 1), (f, 1))})
+    both = Tensor("experts up", (*axes, wide), (*shape, 2 * f), w.act, segments={wide: ((f, 1), (f, 1))})
+    both = w.bmm(both.name, y, up, both, e, h, "nn", calls=2, part="experts")
+    if w.training:  # autograd joins the halves' gradients
+        joined = (Elementwise(w.act, "copy", both.elements),)
+        both = both.view(at="experts activation product", gradient=joined)
+    gate, other = (both.view((*axes, "mlp"), (*shape, f), part=True) for _ in range(2))
+    y = w.gated_activation("experts activation", gate, other)
+    w.nodes[-2].host_calls += 1  # the product is split in two first
+    w.scope = "experts"
+    down = Tensor("experts down", ("expert", "mlp", "hidden"), (e, f, h), w.act, WEIGHT)
+    out = Tensor("experts down", (*axes, "hidden"), (*shape, h), w.act)
+    y = w.bmm(out.name, y, down, out, e, f, "nn", calls=1, part="experts")
+    y = w.put(Reduce(w.act, e, n * h), "experts sum", (y,), w.hidden("experts sum"), 1, 3)
+    w.scope = ""
+    return y
 
 
 def switch_experts(w: Writer, x: Tensor) -> Tensor:
