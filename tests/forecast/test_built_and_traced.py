@@ -12,6 +12,7 @@ import pytest
 
 import predictor
 from predictor.errors import RequestError, TilecastError
+from predictor.files.records import replace
 from predictor.forecast.forecast import Forecast, forecast
 from predictor.models.built.load import CONFIGS
 from predictor.models.traced.model import TracedModel
@@ -90,6 +91,38 @@ def test_every_type_in_every_engine_format_and_degree(folder: Path) -> None:
             assert answers[0] == answers[1], (path, asked_for)
             compared += not isinstance(answers[0], str)
     assert compared > 100
+
+
+#: A type and a run of it that the built model answers: an engine, a degree, what the config or the mode says.
+ANSWERED_AS_BUILT = (
+    ("granite", {"mode": "decode", "execution": "vllm"}), ("qwen2_moe", {"mode": "train", "execution": "megatron"}),
+    ("gpt_oss", {"mode": "prefill", "execution": "eager", "tp": 2}), ("qwen3_next", {"mode": "forward"}),
+    ("deepseek_v32", {"mode": "prefill", "dtype": "fp8"}),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("model_type", "words"), ANSWERED_AS_BUILT, ids=[name for name, _ in ANSWERED_AS_BUILT])
+def test_a_traced_name_that_the_built_model_answers_is_the_same_run(
+    model_type: str, words: dict[str, Any], folder: Path
+) -> None:
+    """Equal but for the note that says so: what follows from a run is equal, too. A class's own run is another."""
+    path = folder / f"equal-{model_type}" / "config.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(small(model_type)), encoding="utf-8")
+
+    built, traced = (Request(name, "h100", batch=2, **words).run() for name in (str(path), f"traced:{path}"))
+    (*notes, said) = traced.numbers.notes
+    assert "is forecast from its config, not from its class" in said and built != traced
+    traced = replace(traced, numbers=replace(traced.numbers, notes=tuple(notes)))
+    assert built == traced
+    assert forecast(built).summary() == forecast(traced).summary()
+
+
+def test_a_run_of_the_class_is_not_that_of_the_built_model(folder: Path) -> None:
+    path = config(folder, "llama")
+    built, traced = (Request(name, "h100", mode="forward").run() for name in (path, f"traced:{path}"))
+    assert built != traced and isinstance(traced.config, TracedModel)
+    assert not any("not from its class" in note for note in traced.numbers.notes)
 
 
 def _answer(model: str, words: dict[str, Any]) -> tuple[float, float] | str:

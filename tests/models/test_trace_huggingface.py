@@ -16,7 +16,8 @@ from predictor.errors import RequestError
 from predictor.fit.suite import case_forecast
 from predictor.models.built import Step, config_from_dict
 from predictor.models.traced.huggingface import traced_config
-from predictor.ops import Attention
+from predictor.ops import Attention, CrossEntropy, Gemm
+from tests.model_types import small
 
 pytest.importorskip("torch", reason="the extra torch is not installed")
 pytest.importorskip("transformers", reason="the extra torch is not installed")
@@ -93,6 +94,24 @@ def test_a_type_that_no_reader_knows_is_traced(tmp_path: Path) -> None:
     assert answer.parameters == real
     assert answer.memory.kv_cache == 2 * (32 + 3) * 3 * 2 * 64 * 2  # sequences, tokens, layers, k and v, width, bytes
     assert answer.ttft_s is not None and answer.tpot_s is not None
+
+
+@pytest.mark.parametrize("mode", ["train", "prefill", "decode"])
+@pytest.mark.parametrize("model_type", ["qwen3_vl_text", "qwen3_vl_moe_text"])
+def test_the_text_of_a_model_of_images_has_its_head(model_type: str, mode: str, tmp_path: Path) -> None:
+    """transformers has a class of these layers alone: the head is that of the whole model, which is left out."""
+    data = small(model_type)
+    source = traced_config(data, "text", "config.json").source
+    lengths = {"context_len": 32} if mode == "decode" else {"seq_len": 32}
+    step = Step(mode, 2, **lengths, act_dtype="bf16", attention="flash", training=mode == "train",
+                logits="all" if mode == "train" else "last")  # fmt: skip
+    found = source.record(step, False if mode == "train" else None)
+    ops = [node.op for node, _ in found.graph.nodes() if node.phase == "forward"]
+    heads = [op for op in ops if isinstance(op, Gemm) and op.n == data["vocab_size"]]
+    assert [op.m for op in heads] == [64 if mode == "train" else 2]
+    assert sum(isinstance(op, CrossEntropy) for op in ops) == (mode == "train")
+    assert found.parameters == config_from_dict(data, "text").parameters()
+    assert (found.cache_per_token > 0.0) == (mode != "train")
 
 
 def test_texts_beside_images_are_both_read() -> None:

@@ -221,11 +221,16 @@ def made(data: Mapping[str, Any], attention: str, where: str) -> Any:
     try:
         with no_code():
             config = known[model_type].from_dict(dict(data))
-        cls = _class_of(transformers, data, config)
-        config._attn_implementation = attention
-        experts.ask_for_experts(config)
+            whole = _around(transformers, data, config)
+        cls = _class_of(transformers, data, config if whole is None else whole)
+        asked = config if whole is None else whole
+        asked._attn_implementation = attention
+        for each in (config, asked):
+            experts.ask_for_experts(each)
         with torch.device("meta"), Unfilled(), no_code():
-            model = cls(config)
+            model = cls(asked)
+        if whole is not None:
+            _leave_text(model)
         if data.get("tie_word_embeddings") is False:
             _with_own_head(model)
         return model
@@ -262,6 +267,34 @@ def _with_own_head(model: Any) -> None:
     head, table = model.get_output_embeddings(), model.get_input_embeddings()
     if head is not None and getattr(head, "weight", None) is getattr(table, "weight", 0):
         head.weight = type(head.weight)(head.weight.detach().clone())
+
+
+def _around(transformers: Any, data: Mapping[str, Any], config: Any) -> Any:
+    """The config of images and text that has ``config`` as its text's, where transformers has a head for that alone:
+    the text's own class ends with the layers (Qwen3VLTextModel). None for every other type."""
+    auto = transformers.models.auto.modeling_auto
+    if data.get("architectures") or type(config) not in auto.AutoModel._model_mapping:
+        return None
+    if any(type(config) in getattr(auto, kind)._model_mapping for kind in _KINDS if kind != "AutoModel"):
+        return None
+    model_type = str(data["model_type"]).removesuffix("_text")
+    known = transformers.models.auto.configuration_auto.CONFIG_MAPPING
+    if model_type not in known:
+        return None
+    outer = known[model_type]
+    if outer not in auto.AutoModelForImageTextToText._model_mapping:
+        return None
+    if (outer.sub_configs or {}).get("text_config") is not type(config):
+        return None
+    return outer(text_config=config, **{key: data[key] for key in ("tie_word_embeddings",) if key in data})
+
+
+def _leave_text(model: Any) -> None:
+    """The language model and the head of a model of images and text, without its vision tower and what joins them."""
+    whole, text = model.base_model, model.get_decoder()
+    for name, child in list(whole.named_children()):
+        if child is not text:
+            delattr(whole, name)
 
 
 def _class_of(transformers: Any, data: Mapping[str, Any], config: Any) -> Any:

@@ -60,14 +60,15 @@ def record(model: Any, name: str, step: Step, dtype: str, accumulate: bool) -> R
     signature = inspect.signature(model.forward).parameters
     train = step.mode == "train"
     cached = step.mode in ("prefill", "decode")
-    handed_on = not cached and getattr(model.config, "is_encoder_decoder", False) and "kwargs" in signature
-    if "use_cache" in signature or handed_on:
+    two_stacks = getattr(model.config, "is_encoder_decoder", False)
+    handed_on = any(name in signature for name in _CACHE_NAMES) if cached else two_stacks
+    if "use_cache" in signature or ("kwargs" in signature and handed_on):
         kwargs["use_cache"] = cached
     if train and "labels" in signature:
         kwargs |= _labels(model, step, kwargs)
     if cached and "logits_to_keep" in signature:
         kwargs["logits_to_keep"] = 1
-    if cached and "use_cache" not in signature:
+    if cached and "use_cache" not in kwargs:
         raise UnsupportedError(f"{name} has no {step.mode}: expected forward or train")
     per_token, fixed = 0.0, 0.0
     if cached:
