@@ -11,7 +11,6 @@ from collections import Counter
 from predictor.hardware.gpu import GPUSpec, list_gpus, load_gpu
 from predictor.hardware.known_names import KNOWN_NAMES
 from predictor.report.formats import gib, quantity
-from predictor.simulate.board_notes import ANNOUNCED, ASSUMED
 
 #: Of the table's columns.
 HEADS = ("name", "board", "architecture", "SMs", "memory", "bandwidth", "16-bit", "fp8", "power", "known")
@@ -59,9 +58,8 @@ def _row(gpu: GPUSpec) -> tuple[str, ...]:
 
 
 def _known(gpu: GPUSpec) -> str:
-    announced = any(source.startswith(ANNOUNCED) for source in gpu.sources.values())
-    assumed = [name.removeprefix("peak_flops.") for name, text in gpu.sources.items() if text.startswith(ASSUMED)]
-    return "; ".join(["announced"] * announced + [f"assumed: {', '.join(assumed)}"] * bool(assumed))
+    assumed = [name.removeprefix("peak_flops.") for name in gpu.assumed]
+    return "; ".join(["announced"] * gpu.announced + [f"assumed: {', '.join(assumed)}"] * bool(assumed))
 
 
 if __name__ == "__main__":

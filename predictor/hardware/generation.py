@@ -45,14 +45,16 @@ def generation(gpu: GPUSpec) -> str:
 
     NVIDIA gave one name to two chips: the Blackwell of data centers (B200, compute capability 10) has its own tensor
     core instructions, tensor memory and HBM; that of graphics boards (RTX 5090, RTX PRO 6000, 12) runs mma.sync as
-    Ampere and Ada do. What was learned of one is not known of the other.
+    Ampere and Ada do. What was learned of one is not known of the other. A chip with LPDDR, shared with its CPU,
+    is of a generation of its own ("ampere 8 lpddr"): boards of the same SMs tell nothing of such memory.
 
     >>> from predictor.hardware.gpu import load_gpu
     >>> generation(load_gpu("b200")), generation(load_gpu("rtx-pro-6000")), generation(load_gpu("mi300x"))
     ('blackwell 10', 'blackwell 12', 'cdna3')
     """
     major = (gpu.compute_capability or "").split(".")[0]
-    return f"{gpu.architecture} {major}".strip()
+    shared = "lpddr" if (gpu.memory_type or "").startswith("LPDDR") else ""
+    return " ".join(filter(None, (gpu.architecture, major, shared)))
 
 
 def chip(capability: str | None) -> str:

@@ -71,6 +71,10 @@ GENERATIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }  # fmt: skip
 #: Where check bits of the memory are: in the memory itself, in chips or lanes of their own, nowhere.
 ECC = ("inline", "apart", "off")
+#: What a source begins with where nobody states the value, and where the vendor announced it.
+ASSUMED, ANNOUNCED = "assumed", "announced"
+#: Values that join boards, which a run of one does not ask about.
+LINKS = ("nvlink_bandwidth", "pcie_bandwidth")
 _MEASURED = ("cpu", "unknown")  # what microbench writes of a processor, and of a board that the catalogue lacks
 _TEXTS = ("id", "vendor", "architecture")  # required, plain text
 _LONGEST_TEXT = 100  # characters; guards against names that no table has room for
@@ -165,6 +169,17 @@ class GPUSpec:
     def label(self) -> str:
         """The id, and what somebody set in place of the file's values."""
         return f"{self.id} ({', '.join(self.changed)})" if self.changed else self.id
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """Fields of the file whose values nobody states, as their sources say, but for those that somebody set."""
+        changed = {word.partition("=")[0] for word in self.changed}
+        return tuple(name for name, said in self.sources.items() if said.startswith(ASSUMED) and name not in changed)
+
+    @property
+    def announced(self) -> bool:
+        """Whether figures are those that the vendor published before the board."""
+        return any(said.startswith(ANNOUNCED) for said in self.sources.values())
 
     @property
     def dtypes(self) -> tuple[str, ...]:

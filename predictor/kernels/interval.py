@@ -7,7 +7,7 @@ that takes t is [t exp(low), t exp(high)]. Four distances, each at least as wide
     seen     the GPU was measured; shapes were held out
     sibling  a GPU of the same generation was (`predictor.hardware.generation`)
     new      none was
-    beyond   new, and outside the measured range besides
+    beyond   new, and outside the measured range besides; or a board of which values are assumed or announced
 
 The distance is that from the GPUs with rows of the operator's dtype or quantization scheme: a board whose bf16 was
 measured is new to int4. A scheme that one generation alone has was never left out of a fit with rows of it, so that
@@ -35,7 +35,7 @@ from predictor.files.read import read_json
 from predictor.files.records import dataclass
 from predictor.formats.quantization import variant
 from predictor.hardware.generation import generation
-from predictor.hardware.gpu import GPUSpec
+from predictor.hardware.gpu import LINKS, GPUSpec
 from predictor.kernels.ranges import INTERVALS, check
 from predictor.kernels.stored import FILES, check_version, read_verified
 from predictor.ops.attention import Attention
@@ -179,13 +179,16 @@ class Intervals:
         return cls(gpus, classes, calibrated)
 
     def distance(self, gpu: GPUSpec, measured: Collection[str] = ()) -> int:
-        """Index into `DISTANCES`; a GPU of a vendor that was not measured is beyond.
+        """Index into `DISTANCES`; a GPU of a vendor that was not measured is beyond, and so is one of which values are
+        assumed or announced.
 
         With ``measured``, from these GPUs alone; where they are of one generation, another one is beyond, too.
         """
         known = [self.gpus[name] for name in measured or self.gpus if name in self.gpus]
         if gpu.id in (measured or self.gpus):
             return 0
+        if gpu.id not in self._calibrated and (gpu.announced or not set(gpu.assumed) <= set(LINKS)):
+            return 3
         if gpu.id in self._calibrated or generation(gpu) in {kin for kin, _ in known}:
             return 1
         kin = {name for name, vendor in known if vendor == gpu.vendor}

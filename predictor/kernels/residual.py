@@ -20,11 +20,11 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor import engines
-from predictor.errors import SpecError
+from predictor.errors import SpecError, UnknownNameError
 from predictor.files.records import replace
 from predictor.formats.quantization import stand_ins, variant
 from predictor.hardware.generation import chip, generation, runs_mma
-from predictor.hardware.gpu import GPUSpec
+from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.hardware.what_if import as_filed
 from predictor.kernels.base import Batch
 from predictor.kernels.device import Device
@@ -185,12 +185,22 @@ class Corrections:
         """(distance, of it by SMs, name) of those with up to ``most`` times the SMs or as few, the nearest first."""
         near: list[tuple[float, float, str]] = []
         for name, scalars in self._devices.items():
-            if chip(self._capabilities[name]) == chip(gpu.compute_capability) != "" and name != gpu.id:
+            if name != gpu.id and self._same_chip(name, gpu):
                 other = next(iter(scalars.values()))
                 apart = abs(math.log(other.sms / gpu.sm_count))
                 if apart <= math.log(most):
                     near.append((apart + abs(math.log(other.bandwidth / gpu.memory_bandwidth)), apart, name))
         return sorted(near, key=lambda neighbour: (neighbour[0], neighbour[2]))
+
+    def _same_chip(self, name: str, gpu: GPUSpec) -> bool:
+        """Whether the measured GPU ``name`` runs the kernels of ``gpu``: by compute capability; by generation where a
+        vendor has none (MI325X is MI300X with other memory)."""
+        if gpu.compute_capability or self._capabilities[name]:
+            return chip(self._capabilities[name]) == chip(gpu.compute_capability)
+        try:
+            return generation(load_gpu(name)) == generation(gpu)
+        except UnknownNameError:  # a board of somebody's file, which the catalogue lacks
+            return False
 
     def measured_siblings(self, gpu: GPUSpec) -> tuple[str, ...]:
         """Those of `siblings` with rows of their own."""

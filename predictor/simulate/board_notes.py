@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from predictor.hardware.gpu import GPUSpec
-
-#: What a source of a catalogue's value begins with where nobody states the value, and where its vendor announced it.
-ASSUMED, ANNOUNCED = "assumed", "announced"
-#: Values that join boards, which a run of one does not ask about.
-_LINKS = ("nvlink_bandwidth", "pcie_bandwidth")
+from predictor.hardware.gpu import LINKS, GPUSpec
 
 
 def board_notes(gpu: GPUSpec, num_gpus: int) -> tuple[str, ...]:
     """A line where values of the board are assumed, and where it is announced; values that were set are known."""
-    changed = {word.partition("=")[0] for word in gpu.changed}
-    sources = {name: text for name, text in gpu.sources.items() if name not in changed}
-    assumed = [
-        name for name, text in sources.items() if text.startswith(ASSUMED) and (num_gpus > 1 or name not in _LINKS)
-    ]
+    assumed = [name for name in gpu.assumed if num_gpus > 1 or name not in LINKS]
     lines = []
-    if any(text.startswith(ANNOUNCED) for text in sources.values()):
+    if gpu.announced:
         lines.append(f"{gpu.id} is announced: the forecast rests on figures that its vendor published beforehand.")
     if assumed:
         peaks = [name for name in assumed if name.startswith("peak_flops")]

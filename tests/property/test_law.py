@@ -100,6 +100,8 @@ def test_a_forecast_is_the_larger_of_bound_and_seconds(family: str, data: st.Dat
     assert op.family == family
     if estimator is None or (op.unit == "matrix" and not gpu.supports(op.dtype)):
         return
+    if family == "collective" and gpu.pcie_bandwidth is None:  # on a chip with its CPU, and joined to no other
+        return
     seconds = estimator.seconds(make_batch(family, [op], framework), gpu)
     assert seconds.shape == (1,)
     assert np.isfinite(seconds[0]) and seconds[0] > 0.0
