@@ -63,9 +63,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(to_json(entries))
         return 0
-    from predictor.files.terminal import wide_console
+    from predictor.files.terminal import screen
 
-    print_comparison(entries, wide_console())
+    print_comparison(entries, screen())
     if arguments.out is not None:
         print(f"written: {arguments.out}")
     return 0

@@ -183,11 +183,11 @@ def _table(arguments: argparse.Namespace) -> int:
 
 
 def _print_facts(file: str, facts: dict[str, Any]) -> None:
-    from predictor.files.terminal import wide_console
+    from predictor.files.terminal import screen
     from predictor.report.formats import significant
     from predictor.report.table import Column, print_table, say
 
-    console = wide_console()
+    console = screen()
     say(console, f"{file}: {facts['rows']:,} rows")
     for column, counts in facts["counts"].items():
         named = ", ".join(f"{name or '(none)'} {n:,}" for name, n in counts.items())

@@ -165,7 +165,7 @@ def _show(
     overall: dict[str, Any],
     groups: list[dict[str, Any]],
 ) -> None:
-    from predictor.files.terminal import wide_console
+    from predictor.files.terminal import screen
     from predictor.fit.evaluate import as_json
     from predictor.fit.scores import print_table
     from predictor.report.table import say
@@ -183,7 +183,7 @@ def _show(
         )
         return
     print_table(f"{arguments.file}: {len(rows):,} rows", overall, groups, keys)
-    console = wide_console()
+    console = screen()
     if _fitted(overall):
         say(console, _fitted(overall))
     if len(worst):

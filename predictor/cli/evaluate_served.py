@@ -71,10 +71,10 @@ def _show(
     arguments: argparse.Namespace, rows: Any, overall: dict[str, Any], ranks: dict[str, Any],
     groups: list[dict[str, Any]], keys: list[str],
 ) -> None:  # fmt: skip
-    from predictor.files.terminal import wide_console
+    from predictor.files.terminal import screen
     from predictor.report.table import Column, print_table, say
 
-    console = wide_console()
+    console = screen()
     say(console, f"{arguments.file}: {len(rows):,} services")
     names = [name for name in overall if len(rows) == 1 or not name.startswith("p99_ttft")]
     table = []

@@ -98,7 +98,7 @@ def _best(spec: GPUSpec, dtype: str) -> str:
 
 
 def _print_all(specs: list[GPUSpec]) -> None:
-    from predictor.files.terminal import wide_console
+    from predictor.files.terminal import screen
     from predictor.report.table import Column, print_table
 
     heads = ("name", "aliases", "architecture", "SMs", "memory", "bandwidth", "fp32", "bf16", "fp8", "power")
@@ -109,14 +109,14 @@ def _print_all(specs: list[GPUSpec]) -> None:
         for spec in specs
     ]  # fmt: skip
     right = ("SMs", "memory", "power")
-    print_table(wide_console(), [Column(head, right=head in right, key=head == "name") for head in heads], rows)
+    print_table(screen(), [Column(head, right=head in right, key=head == "name") for head in heads], rows)
 
 
 def _print_one(spec: GPUSpec) -> None:
-    from predictor.files.terminal import wide_console
+    from predictor.files.terminal import screen
     from predictor.report.table import Column, print_table, say
 
-    console = wide_console()
+    console = screen()
     names = f" ({', '.join(spec.aliases)})" if spec.aliases else ""
     say(console, f"{spec.id}{names}: {spec.name}, {spec.vendor} {spec.architecture}", style="bold")
     rows = [(field, value, spec.sources.get(field, "")) for field, value in _fields(spec).items()]

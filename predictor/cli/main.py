@@ -69,7 +69,7 @@ def page() -> str:
 
 
 def build_parser(verb: str | None = None) -> argparse.ArgumentParser:
-    """The parser of `tilecast`; only ``verb``'s own arguments are filled in (None, "completion": every verb's)."""
+    """The parser of `tilecast`: of ``verb`` alone where it is one; None, "completion": of all, with their arguments."""
     parser = Parser(
         prog="tilecast",
         usage="tilecast VERB [OPTION ...]",
@@ -82,7 +82,10 @@ def build_parser(verb: str | None = None) -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(
         dest="verb", metavar="VERB", required=True, parser_class=Parser, prog="tilecast", help=argparse.SUPPRESS
     )
+    every = verb in (None, "completion")
     for name, (module, summary) in NAMES.items():
+        if not every and verb in NAMES and name != verb:
+            continue
         sub = verbs.add_parser(
             name,
             help=summary,
@@ -91,9 +94,10 @@ def build_parser(verb: str | None = None) -> argparse.ArgumentParser:
             allow_abbrev=False,
             add_help=bool(module),
         )
-        if module and verb in (None, "completion", name):
+        if module and (every or name == verb):
             importlib.import_module(module).add_arguments(sub)
-    verbs.choices["completion"].set_defaults(root=parser)
+    if every:
+        verbs.choices["completion"].set_defaults(root=parser)
     return parser
 
 

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the catalogue or one entry."""
-    from predictor.files.terminal import wide_console
+    from predictor.files.terminal import screen
     from predictor.report.table import Column, print_table, say
 
     if arguments.support:
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.json:
             print(json.dumps(facts, indent=2))
         else:
-            console = wide_console()
+            console = screen()
             for name, value in facts.items():
                 say(console, str(value), f"{name:24} ")
         return 0
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
          str(config.heads), str(config.kv_heads), str(config.vocab))
         for config in configs
     ]  # fmt: skip
-    print_table(wide_console(), columns, rows)
+    print_table(screen(), columns, rows)
     return 0
 
 

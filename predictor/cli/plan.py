@@ -109,9 +109,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(report.to_json(searched, arguments.top, more, enough))
         return 0
-    from predictor.files.terminal import wide_console
+    from predictor.files.terminal import screen
 
-    console = wide_console()
+    console = screen()
     report.print_plans(searched, arguments.top, console, enough)
     if arguments.explain is not None and chosen is not None:
         report.print_explained(searched, chosen, console)

@@ -65,10 +65,10 @@ def run(arguments: argparse.Namespace) -> int:
 
         print(to_json(answer))
         return 0
-    from predictor.files.terminal import wide_console
+    from predictor.files.terminal import screen
     from predictor.report.terminal import print_prediction
 
-    print_prediction(answer, wide_console())
+    print_prediction(answer, screen())
     return 0
 
 

@@ -33,10 +33,10 @@ def run(arguments: argparse.Namespace) -> int:
         rows = [{"folder": str(p), "kind": r.kind, "status": r.status, "tracking_uri": r.uri} for p, r in kept]
         print(json.dumps({"kept": rows}, indent=2))
         return 1 if left else 0
-    from predictor.files.terminal import wide_console
+    from predictor.files.terminal import screen
     from predictor.report import table
 
-    console = wide_console()
+    console = screen()
     if not kept:
         store = tracking.resolve_uri(None)
         table.say(console, f"no runs are kept here; your own store: mlflow ui --backend-store-uri {store}")

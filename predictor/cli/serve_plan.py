@@ -84,9 +84,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(to_json(answer, price, commands))
         return 0
-    from predictor.files.terminal import wide_console
+    from predictor.files.terminal import screen
 
-    print_answer(answer, wide_console(), price)
+    print_answer(answer, screen(), price)
     if commands:
         print(f"\n{commands}")
     for path in arguments.out or ():

@@ -112,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(to_json(summary))
         return 0
-    from predictor.files.terminal import wide_console
+    from predictor.files.terminal import screen
 
-    print_served(summary, wide_console())
+    print_served(summary, screen())
     return 0

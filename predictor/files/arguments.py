@@ -16,6 +16,8 @@ from predictor.errors import RequestError, nearest
 
 #: The largest seed. Source: LightGBM docs/Parameters.rst, whose seeds are signed integers of 32 bits.
 LARGEST_SEED = 2**31 - 1
+#: Columns of a help that nobody reads. By definition of the VT100.
+_WIDTH = 80
 _WHOLE = re.compile(r"[+-]?[0-9]{1,100}", re.ASCII)
 _NUMBER = re.compile(r"[0-9.eE+-]{1,100}", re.ASCII)
 
@@ -38,6 +40,8 @@ class Once(argparse.Action):
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line and an exception."""
 
+    _tries = False
+
     def __init__(self, *args: Any, **words: Any) -> None:
         super().__init__(*args, **words)
         self.given: dict[str, Any] = {}  # options of the line that is being read -> their values
@@ -52,6 +56,22 @@ class Parser(argparse.ArgumentParser):
         if self.add_help:
             text = f"tilecast {__version__}"
             self.add_argument("--version", action="version", version=text, help="print the version")
+
+    def add_argument(self, *args: Any, **words: Any) -> argparse.Action:
+        """As argparse's, which formats the option to see whether its help is right."""
+        self._tries = True
+        try:
+            return super().add_argument(*args, **words)
+        finally:
+            self._tries = False
+
+    def _get_formatter(self) -> argparse.HelpFormatter:
+        """As argparse's; of a fixed width where nobody reads it: to ask for the terminal's (shutil) loads compressors."""
+        made: Any = self.formatter_class
+        formatter: argparse.HelpFormatter = (
+            made(prog=self.prog, width=_WIDTH) if self._tries else super()._get_formatter()
+        )
+        return formatter
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """As argparse's; an option that is none is named first, with the nearest one, before what else is missing."""

@@ -70,10 +70,10 @@ def print_table(
     title: str, overall: Mapping[str, Any], groups: Sequence[Mapping[str, Any]], keys: Sequence[str]
 ) -> None:
     """The groups and the whole as a table on the terminal."""
-    from predictor.files.terminal import wide_console
+    from predictor.files.terminal import screen
     from predictor.report import table
 
-    console = wide_console()
+    console = screen()
     extra = [name for name in overall if name.endswith("_baseline_pct") or name.startswith("interval_")]
     names = ["n", "unpredicted", "mean_ape_pct", "median_ape_pct", "p90_ape_pct", "mean_signed_pct", *extra]
     columns = [table.Column(key, key=True) for key in keys]

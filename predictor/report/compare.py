@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from predictor.errors import RequestError
 from predictor.files import outputs
 from predictor.files.records import dataclass
+from predictor.files.terminal import Screen
 from predictor.graph.samples import TOKENS
 from predictor.report.formats import (
     LEVEL_WORDS,
@@ -112,7 +111,7 @@ def bound_by(answer: Prediction) -> str:
 # --------------------------------------------------------------------------------------------------------- the table
 
 
-def print_comparison(entries: Sequence[Entry], console: Console) -> None:
+def print_comparison(entries: Sequence[Entry], console: Screen) -> None:
     """A line of what was asked, the table, and a line for each entry that cannot run."""
     many_models = _many_models(entries)
     say(console, _first_line(entries), clauses=True)
@@ -167,7 +166,7 @@ def _first_line(entries: Sequence[Entry]) -> str:
     return f"{parts[0]}: {', '.join(parts[1:])}"
 
 
-def _table(entries: Sequence[Entry], many_models: bool, console: Console) -> None:
+def _table(entries: Sequence[Entry], many_models: bool, console: Screen) -> None:
     priced = any(entry.price is not None for entry in entries)
     training, shared, unit = _training(entries), _shared(entries), _unit(entries)
     heads = ["model" if many_models else "GPU", "latency", f"{LEVEL_WORDS} interval", f"{unit}/s",

@@ -11,7 +11,8 @@ from predictor.simulate.answer import Explained
 
 if TYPE_CHECKING:
     from markupsafe import Markup
-    from rich.console import Console
+
+    from predictor.files.terminal import Screen
 
 
 def value_text(term: Term) -> str:
@@ -46,7 +47,7 @@ def closing(of: Explained) -> list[tuple[str, str]]:
     return rows + ([("other shapes", "; ".join(of.others))] if of.others else [])
 
 
-def print_explained(of: Explained, console: Console) -> None:
+def print_explained(of: Explained, console: Screen) -> None:
     """The terms in a table, and what they rest on."""
     from predictor.report.table import Column, print_table, say  # a program that asks for JSON loads no terminal
 

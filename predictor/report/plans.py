@@ -7,10 +7,9 @@ import math
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from predictor.errors import RequestError
 from predictor.files import outputs
+from predictor.files.terminal import Screen
 from predictor.report.formats import seconds
 from predictor.report.table import Column, print_table, say
 from predictor.search.training.enough import FewestGpusToTrain, least
@@ -80,7 +79,7 @@ def _nearest(plans: PricedPlans) -> dict[str, Any]:
     return row(plans, near) | {"missing_gib": (near.memory_bytes - near.usable_bytes) / _GIB}
 
 
-def print_plans(plans: PricedPlans, most: int, console: Console, enough: FewestGpusToTrain | None = None) -> None:
+def print_plans(plans: PricedPlans, most: int, console: Screen, enough: FewestGpusToTrain | None = None) -> None:
     """What was asked, and the best plans that fit."""
     work = plans.run.work
     counts = " or ".join(f"{count:,}" for count in plans.num_gpus)
@@ -145,7 +144,7 @@ def _change(entry: Priced, what: str, other: Priced) -> dict[str, Any]:
     }
 
 
-def print_explained(plans: PricedPlans, entry: Priced, console: Console) -> None:
+def print_explained(plans: PricedPlans, entry: Priced, console: Screen) -> None:
     """The same for a terminal."""
     told = explain(plans, entry)
     console.print()

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
+from predictor.files.terminal import Screen
 from predictor.kernels.interval import LEVEL
 from predictor.ops.roofline import FloatArray
 from predictor.report.formats import LEVEL_WORDS, release_of
@@ -175,7 +175,7 @@ def _degrees(report: Mapping[str, Any]) -> str:
 _WORDS = {"ttft_ms": "time to first token", "tpot_ms": "time per output token", "latency_ms": "latency"}
 
 
-def print_served(report: Mapping[str, Any], console: Console) -> None:
+def print_served(report: Mapping[str, Any], console: Screen) -> None:
     """The answer in a few lines."""
     changed = f" ({', '.join(report['gpu_set'])})" if report["gpu_set"] else ""
     release = f" {report['release']}" if report["release"] else ""

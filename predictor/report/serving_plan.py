@@ -6,8 +6,7 @@ import json
 import math
 from typing import Any
 
-from rich.console import Console
-
+from predictor.files.terminal import Screen
 from predictor.kernels.interval import LEVEL
 from predictor.report.formats import LEVEL_WORDS, gib_of, share, significant
 from predictor.report.table import Column, print_table, say
@@ -27,7 +26,7 @@ from predictor.simulate.answer import SCHEMA_VERSION
 _KIND = {True: "together", False: "disaggregated"}
 
 
-def print_answer(answer: ServingAnswer, console: Console, price: float | None = None) -> None:
+def print_answer(answer: ServingAnswer, console: Screen, price: float | None = None) -> None:
     """The best plan in words, then the table of those that come next."""
     asked, entry = answer.asked, answer.entries[0]
     for line in _headline(answer, price):

@@ -10,11 +10,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from rich.cells import cell_len
-from rich.console import Console
-from rich.text import Text
-
 from predictor.files.records import dataclass
+from predictor.files.terminal import Screen, columns_of, show
 
 _GAP = 2
 #: Where fewer columns are left beside a label, its text begins below it. Chosen by looking at narrow terminals.
@@ -32,13 +29,13 @@ class Column:
 
 
 def print_table(
-    console: Console, columns: Sequence[Column], rows: Sequence[Sequence[str]], styles: Sequence[str] = ()
+    console: Screen, columns: Sequence[Column], rows: Sequence[Sequence[str]], styles: Sequence[str] = ()
 ) -> None:
     """Prints ``rows`` (a text a column) within the console's width; ``styles``: of rich, one a row."""
     styles = [*styles, *[""] * (len(rows) - len(styles))]
     everywhere: list[str] = []
     shown = list(range(len(columns)))
-    widths = [max(cell_len(text) for text in (c.name, *(row[i] for row in rows))) for i, c in enumerate(columns)]
+    widths = [max(columns_of(text) for text in (c.name, *(row[i] for row in rows))) for i, c in enumerate(columns)]
     if _total(widths) > console.width and len(rows) > 1:
         same = [i for i, c in enumerate(columns) if not c.key and len({row[i] for row in rows}) == 1]
         everywhere = [f"{columns[i].name} {rows[0][i]}" for i in same]
@@ -56,19 +53,19 @@ def print_table(
         say(console, f"every row: {', '.join(everywhere)}", clauses=True)
 
 
-def say(console: Console, text: str, label: str = "", style: str = "", clauses: bool = False) -> None:
+def say(console: Screen, text: str, label: str = "", style: str = "", clauses: bool = False) -> None:
     """Prints ``text`` after ``label``, its further lines below its first, broken between words; ``clauses``: a list
     with commas, broken after them where that is enough."""
-    indent = cell_len(label)
+    indent = columns_of(label)
     if indent > 2 and console.width - indent < _NARROW:
-        console.print(Text(label.rstrip(), style=style), soft_wrap=True)
+        show(console, label.rstrip(), style)
         label, indent = " " * 4, 4
     lines = (_clauses if clauses else _fold)(text, max(1, console.width - indent)) or [""]
-    if indent > 2 and cell_len(lines[0]) > console.width - indent:  # a word that has no room beside the label
-        console.print(Text(label.rstrip(), style=style), soft_wrap=True)
+    if indent > 2 and columns_of(lines[0]) > console.width - indent:  # a word that has no room beside the label
+        show(console, label.rstrip(), style)
         label, indent = " " * 4, 4
     for number, line in enumerate(lines):
-        console.print(Text((" " * indent if number else label) + line, style=style), soft_wrap=True)
+        show(console, (" " * indent if number else label) + line, style)
 
 
 def _clauses(text: str, room: int) -> list[str]:
@@ -76,7 +73,7 @@ def _clauses(text: str, room: int) -> list[str]:
     lines = [""]
     for clause in text.split(", "):
         joined = f"{lines[-1]}, {clause}" if lines[-1] else clause
-        if cell_len(joined) < room:  # with the comma after it
+        if columns_of(joined) < room:  # with the comma after it
             lines[-1] = joined
             continue
         if lines[-1]:
@@ -94,7 +91,7 @@ def _total(widths: Sequence[int]) -> int:
 def _longest_word(column: Column, texts: Sequence[str]) -> int:
     """The least width of a column that wraps; numbers stay whole, only their heading wraps."""
     parts = [*column.name.split(), *(texts if column.right else [word for text in texts for word in text.split()])]
-    return max(map(cell_len, parts), default=0)
+    return max(map(columns_of, parts), default=0)
 
 
 def _blocks(shown: list[int], keys: list[int], least: dict[int, int], width: int) -> list[list[int]] | None:
@@ -126,7 +123,7 @@ def _spread(
 
 
 def _print_block(
-    console: Console, columns: Sequence[Column], rows: Sequence[Sequence[str]], styles: Sequence[str],
+    console: Screen, columns: Sequence[Column], rows: Sequence[Sequence[str]], styles: Sequence[str],
     block: list[int], widths: dict[int, int],
 ) -> None:  # fmt: skip
     for row, style in zip([[column.name for column in columns], *rows], ["bold", *styles], strict=True):
@@ -135,26 +132,26 @@ def _print_block(
             line = (" " * _GAP).join(
                 _pad(cells[i][number] if number < len(cells[i]) else "", widths[i], columns[i].right) for i in block
             )
-            console.print(Text(line.rstrip(), style=style), soft_wrap=True)
+            show(console, line.rstrip(), style)
 
 
 def _fold(text: str, width: int) -> list[str]:
-    if cell_len(text) <= width:
+    if columns_of(text) <= width:
         return [text]
     return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
 
 
 def _pad(text: str, width: int, right: bool) -> str:
-    space = " " * (width - cell_len(text))
+    space = " " * (width - columns_of(text))
     return space + text if right else text + space
 
 
 def _print_records(
-    console: Console, columns: Sequence[Column], rows: Sequence[Sequence[str]], styles: Sequence[str],
+    console: Screen, columns: Sequence[Column], rows: Sequence[Sequence[str]], styles: Sequence[str],
     shown: list[int], keys: list[int],
 ) -> None:  # fmt: skip
     names = [i for i in shown if i not in keys]
-    label = 2 + max(cell_len(columns[i].name) for i in names) + _GAP
+    label = 2 + max(columns_of(columns[i].name) for i in names) + _GAP
     for row, style in zip(rows, styles, strict=True):
         say(console, ", ".join(row[i] for i in keys if row[i]), style=f"bold {style}".strip())
         for i in names:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from rich.console import Console
-from rich.text import Text
-
 from predictor.engines import CALLS
+from predictor.files.terminal import Screen, headed, show
 from predictor.report.explain import print_explained
 from predictor.report.formats import (
     LEVEL_WORDS,
@@ -88,7 +86,7 @@ def _gpus(work: Workload) -> str:
     return f"{over.num_gpus} GPUs of {work.system.id}{part}, {', '.join(parts)}"
 
 
-def print_prediction(answer: Prediction, console: Console) -> None:
+def print_prediction(answer: Prediction, console: Screen) -> None:
     """The answer, its memory, what bounds it, and the breakdown."""
     say(console, first_line(answer), clauses=True)
     _headline(answer, console)
@@ -96,7 +94,7 @@ def print_prediction(answer: Prediction, console: Console) -> None:
     console.print()
     _classes(answer, console)
     if answer.nodes:
-        console.print("\nlongest operators", highlight=False)
+        show(console, "\nlongest operators")
         _operators(answer, console)
     if answer.explained is not None:
         console.print()
@@ -109,9 +107,10 @@ def print_prediction(answer: Prediction, console: Console) -> None:
         say(console, note)
 
 
-def _headline(answer: Prediction, console: Console) -> None:
+def _headline(answer: Prediction, console: Screen) -> None:
     low_high = "" if answer.interval_s is None else f"  ({LEVEL_WORDS} interval {span(*answer.interval_s)})"
-    console.print(Text.assemble("\n", (seconds(answer.latency_s), "bold"), low_high))
+    console.print()
+    headed(console, seconds(answer.latency_s), low_high)
     work = answer.workload
     phases = ", ".join(f"{name} {seconds(t)}" for name, t in answer.phases_s.items())
     if len(answer.phases_s) > 1:
@@ -156,7 +155,7 @@ def _bound(answer: Prediction) -> str:
     return ", ".join(f"{name} {part:.0%}" for name, part in answer.bound_shares.items() if part >= 5e-3)
 
 
-def _memory(answer: Prediction, console: Console) -> None:
+def _memory(answer: Prediction, console: Screen) -> None:
     memory = answer.memory
     named = {
         "weights": memory.weights, "gradients": memory.gradients, "optimizer": memory.optimizer,
@@ -183,7 +182,7 @@ def _memory(answer: Prediction, console: Console) -> None:
         )  # fmt: skip
 
 
-def _classes(answer: Prediction, console: Console) -> None:
+def _classes(answer: Prediction, console: Screen) -> None:
     columns = [
         Column("operator", key=True), Column("phase", key=True), Column("count", right=True),
         Column("time", right=True), Column("share", right=True), Column("of roofline", right=True, wrap=True),
@@ -199,7 +198,7 @@ def _classes(answer: Prediction, console: Console) -> None:
     print_table(console, columns, rows)
 
 
-def _operators(answer: Prediction, console: Console) -> None:
+def _operators(answer: Prediction, console: Screen) -> None:
     columns = [
         Column("operator", key=True), Column("shape", wrap=True), Column("phase"), Column("count", right=True),
         Column("time", right=True), Column("share", right=True), Column("bound"), Column("source"),

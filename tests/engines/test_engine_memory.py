@@ -14,7 +14,7 @@ from predictor.engines import engine, names
 from predictor.engines.memory import WHOLE, rule_of
 from predictor.errors import RequestError
 from predictor.files.arguments import Parser
-from predictor.files.terminal import wide_console
+from predictor.files.terminal import screen
 from predictor.fit.suite import predict_case
 from predictor.hardware.gpu import load_gpu
 from predictor.hardware.system import default_system
@@ -232,7 +232,7 @@ def test_what_fits_needs_one_gpu_or_fewer_than_it_has() -> None:
 
 def test_reports_show_the_rows_and_the_share(capsys: Any) -> None:
     answer = ask("llama-3.1-70b", execution="vllm")
-    print_prediction(answer, wide_console())
+    print_prediction(answer, screen())
     text = capsys.readouterr().out
     assert "CUDA context 551.0 MiB, workspaces 32.0 MiB" in text
     assert "may use     73.3 GiB: 0.92 of the GPU's memory" in text

@@ -220,11 +220,13 @@ def test_help_has_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> N
     assert "example" in capsys.readouterr().out
 
 
-def test_a_prediction_imports_nothing_heavy() -> None:
+@pytest.mark.parametrize("form", ["", "--json"], ids=["plain", "json"])
+def test_a_prediction_imports_nothing_heavy(form: str) -> None:
     code = (
         "import sys; from predictor.cli.main import main;"
-        "assert main(['predict', '--model', 'gpt3', '--gpu', 'h100', '--json']) == 0;"
-        "heavy = ('torch', 'pandas', 'sklearn', 'lightgbm', 'mlflow', 'scipy', 'pyarrow', 'rich');"
+        f"assert main('predict --model gpt3 --gpu h100 {form}'.split()) == 0;"
+        "heavy = ('torch', 'pandas', 'sklearn', 'lightgbm', 'mlflow', 'scipy', 'pyarrow', 'rich', 'tempfile',"
+        " 'zipfile', 'csv', 'statistics', 'difflib', 'shutil');"
         "print([m for m in heavy if m in sys.modules],"
         " file=sys.stderr)"
     )

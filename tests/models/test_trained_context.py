@@ -9,7 +9,7 @@ import pytest
 
 import predictor
 from predictor.cli.compare import compare
-from predictor.files.terminal import wide_console
+from predictor.files.terminal import screen
 from predictor.forecast.forecast import forecast
 from predictor.models.built.load import CONFIGS, config_from_dict, load_config
 from predictor.report.compare import print_comparison
@@ -99,11 +99,11 @@ def test_alibi_says_so_and_relative_positions_do_not() -> None:
 def test_terminal_json_page_and_comparison_show_it(capsys: pytest.CaptureFixture[str]) -> None:
     answer = predictor.predict("llama-2-7b", "h100", mode="prefill", seq_len=5000, artifacts="roofline")
     said = "5,000 tokens exceed the 4,096 that llama-2-7b was trained for"
-    print_prediction(answer, wide_console())
+    print_prediction(answer, screen())
     assert said in capsys.readouterr().out
     assert any(said in note for note in to_dict(answer)["notes"])
     words: dict[str, Any] = {"mode": "prefill", "seq_len": 5000, "artifacts": "roofline"}
-    print_comparison(compare(["llama-2-7b"], ["h100", "a100"], words, None), wide_console())
+    print_comparison(compare(["llama-2-7b"], ["h100", "a100"], words, None), screen())
     assert capsys.readouterr().out.count(said) == 1
     page = to_html(forecast(Request("llama-2-7b", "h100", **words).run()))
     assert said in page

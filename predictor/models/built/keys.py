@@ -6,7 +6,6 @@ an absent known one is therefore an error; every other unknown key is named as i
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -103,7 +102,9 @@ def unknown_keys(data: Mapping[str, Any], known: Collection[str], where: str) ->
     for key in data:
         if key in known or key in ANY or key.startswith("_"):
             continue
-        close = difflib.get_close_matches(key, absent, n=1, cutoff=ALIKE)
+        from difflib import get_close_matches  # a config without a slip of the keyboard starts without it
+
+        close = get_close_matches(key, absent, n=1, cutoff=ALIKE)
         if close:
             raise SpecError(f"{where}: unknown key {printable(key)[:80]!r}; nearest: {close[0]}")
         unknown.append(key)
