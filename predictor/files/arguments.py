@@ -66,7 +66,7 @@ class Parser(argparse.ArgumentParser):
             self._tries = False
 
     def _get_formatter(self) -> argparse.HelpFormatter:
-        """As argparse's; of a fixed width where nobody reads it: to ask for the terminal's (shutil) loads compressors."""
+        """As argparse's; of a fixed width where nobody reads it: asking for the terminal's loads compressors."""
         made: Any = self.formatter_class
         formatter: argparse.HelpFormatter = (
             made(prog=self.prog, width=_WIDTH) if self._tries else super()._get_formatter()

@@ -85,6 +85,7 @@ class ArtifactSet:
             for family in member["families"]:
                 for dtype in member["dtypes"]:
                     self._routes[(family, dtype)] = member["folder"]
+        self._manifests: dict[str, dict[str, Any]] = {}
         self._loaded: dict[str, Estimator] = {}
         self._measured: dict[str, tuple[str, ...]] = {}
         self._intervals: dict[str, Intervals | None] = {}
@@ -101,7 +102,7 @@ class ArtifactSet:
             return self._gathered(dtype) if family in GATHERED else None
         estimator = self._loaded.get(folder)
         if estimator is None:
-            estimator = self._loaded[folder] = load_estimator(self.path / folder)
+            estimator = self._loaded[folder] = load_estimator(self.path / folder, self.member_manifest(folder))
         return estimator
 
     def _gathered(self, dtype: str) -> Estimator | None:
@@ -117,13 +118,15 @@ class ArtifactSet:
         return self._loaded[key]
 
     def member_manifest(self, folder: str) -> dict[str, Any]:
-        """The manifest of one estimator of the set."""
-        return read_manifest(self.path / folder)
+        """The manifest of one estimator of the set, as it was when it was first asked for."""
+        if folder not in self._manifests:
+            self._manifests[folder] = read_manifest(self.path / folder)
+        return self._manifests[folder]
 
     def verify(self) -> None:
         """Check every file of the set against its manifest; SpecError, one line, for the first that is another."""
         for folder in self.folders():
-            manifest = self.member_manifest(folder)
+            manifest = read_manifest(self.path / folder)
             ranges.check(self.path / folder / MANIFEST, manifest, ranges.MANIFEST)
             read_verified(self.path / folder / WEIGHTS, manifest)
             for name in manifest[FILES]:
@@ -167,10 +170,10 @@ class RooflineOnly:
         return None
 
 
-def load_estimator(folder: Path) -> Estimator:
-    """One estimator from its folder; SpecError where its files are not those that its manifest names, or are not what
-    this version reads."""
-    manifest = read_manifest(folder)
+def load_estimator(folder: Path, manifest: Mapping[str, Any] | None = None) -> Estimator:
+    """One estimator from its folder, with its ``manifest`` where that was read; SpecError where its files are not those
+    that its manifest names, or are not what this version reads."""
+    manifest = read_manifest(folder) if manifest is None else manifest
     kind = str(manifest.get("kind"))
     if kind not in KINDS:
         raise SpecError(f"{folder}/manifest.json: unknown kind {kind!r}; nearest: {', '.join(nearest(kind, KINDS))}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, field, fields
+from functools import cache
 from typing import Any, Self
 
 import numpy as np
@@ -57,6 +58,7 @@ class Named:
     __slots__ = ()
 
     @classmethod
+    @cache
     def names(cls) -> tuple[str, ...]:
         """Names of the constants, in the order of a fit's logarithms."""
         return tuple(field.name for field in fields(cls))  # type: ignore[arg-type]
@@ -92,6 +94,7 @@ class Named:
         return {name: _written(getattr(self, name), axes) for name, axes in self._axes().items()}
 
     @classmethod
+    @cache
     def _axes(cls) -> dict[str, Axes]:
         return {field.name: field.metadata.get("axes", ()) for field in fields(cls)}  # type: ignore[arg-type]
 
