@@ -46,7 +46,8 @@ class Trees:
         """
         self.trees, self.depth, self.features = sizes
         inner = nodes > 0
-        if len(nodes) != self.trees + 2 * int(inner.sum()) or len(leaves) != int((~inner).sum()):
+        at_leaves = np.flatnonzero(~inner)
+        if len(nodes) != self.trees + 2 * (len(nodes) - len(at_leaves)) or len(leaves) != len(at_leaves):
             raise ValueError("counts of nodes and leaves do not fit")
         if nodes.max(initial=0) >= len(split_feature) or len(split_feature) != len(split_threshold):
             raise ValueError("a node of a split that is not there")
@@ -54,9 +55,13 @@ class Trees:
             raise ValueError("a split of a feature that is not there")
         self.split_feature, self.split_threshold = split_feature, split_threshold
         self._nodes = nodes
-        self._children = np.where(inner, self.trees + 2 * (np.cumsum(inner) - 1), np.arange(len(nodes)))
+        # In place: a booster has half a million nodes.
+        self._children: IntArray = np.cumsum(inner, dtype=np.int64)
+        self._children *= 2
+        self._children += self.trees - 2
+        self._children[at_leaves] = at_leaves
         self._values = np.zeros(len(nodes))
-        self._values[~inner] = leaves
+        self._values[at_leaves] = leaves
 
     def predict(self, x: FloatArray) -> FloatArray:
         """Sum over the trees for features ``x`` of shape (n, f), without missing values; shape (n,)."""
@@ -104,7 +109,7 @@ class Trees:
             # Every inner node has two children, so that the nodes number trees + 2 inner = 2 leaves - trees.
             rest = numbers[4 + splits :]
             count = (2 * len(rest) - trees) // 3
-            leaves = rest[count:].view(np.int16).astype(np.float64) * thresholds[0]
+            leaves = np.multiply(rest[count:].view(np.int16), thresholds[0], dtype=np.float64)
             feature, nodes = numbers[4 : 4 + splits].astype(np.int64), rest[:count].astype(np.int64)
             return cls(feature, thresholds[1:], nodes, leaves, (trees, depth, features))
         except (KeyError, ValueError, IndexError) as error:

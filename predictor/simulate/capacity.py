@@ -103,7 +103,9 @@ def _on_more(run: Run) -> Iterator[tuple[str, Callable[[], Workload]]]:
 
 
 def _smallest(run: Run, memory: Memory) -> int | None:
-    """The smallest tensor-parallel degree within a node at which the run fits; at its own it keeps ``memory``."""
+    """The smallest tensor-parallel degree within a node at which the run fits; at its own it keeps ``memory``.
+
+    Degrees at which not even an even split of one GPU's memory fits are not planned: no degree keeps less."""
     from predictor.hardware.system import default_system  # a run of one GPU that fits starts without it
 
     try:
@@ -111,7 +113,8 @@ def _smallest(run: Run, memory: Memory) -> int | None:
         system = system.whole or system
     except TilecastError:  # a GPU whose file has no links
         system = None
-    for degree in range(1, 1 + (system.gpus_per_node if system is not None else 1)):
+    least = memory.even_gpu_count if memory.gpus == 1 else 1
+    for degree in range(least, 1 + (system.gpus_per_node if system is not None else 1)):
         if degree == memory.gpus and degree == run.work.parallelism.tp:
             held = memory
         else:

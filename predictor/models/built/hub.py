@@ -7,10 +7,8 @@ is read without a request.
 
 from __future__ import annotations
 
-import logging
 import os
 import re
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -116,6 +114,8 @@ def _in_time(work: Callable[[], Path], repository: str) -> Path:
         except BaseException as error:
             outcome.append(error)
 
+    import threading  # a forecast of a model that is here starts without it
+
     thread = threading.Thread(target=run, daemon=True, name="tilecast-hub")
     with _quiet():
         thread.start()
@@ -134,6 +134,8 @@ class _quiet:
     """No bars and no retry lines of huggingface_hub on the terminal."""
 
     def __enter__(self) -> None:
+        import logging
+
         import huggingface_hub.utils as utils
 
         self._log = logging.getLogger("huggingface_hub")
