@@ -22,13 +22,14 @@ def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> N
     for group in GROUPS:
         if any(option.row.group == group for option in rows) and group not in sections:
             sections[group] = parser.add_argument_group(group)
+    explains = getattr(parser, "explains", True)
     for option in rows:
-        _add(sections[option.row.group], option)
+        _add(sections[option.row.group], option, option.text if explains else option.row.help)
 
 
-def _add(section: Any, option: Option) -> None:
+def _add(section: Any, option: Option, text: str) -> None:
     row = option.row
-    words: dict[str, Any] = {"help": option.text.replace("%", "%%"), "dest": option.name}
+    words: dict[str, Any] = {"help": text.replace("%", "%%"), "dest": option.name}
     if option.kind == "switch":
         words["action"] = "store_true"
     else:

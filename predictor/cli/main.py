@@ -68,8 +68,10 @@ def page() -> str:
     return "\n".join(lines)
 
 
-def build_parser(verb: str | None = None) -> argparse.ArgumentParser:
-    """The parser of `tilecast`: of ``verb`` alone where it is one; None, "completion": of all, with their arguments."""
+def build_parser(verb: str | None = None, explains: bool = True) -> argparse.ArgumentParser:
+    """The parser of `tilecast`: of ``verb`` alone where it is one; None, "completion": of all, with their arguments.
+
+    ``explains``: its help is read."""
     parser = Parser(
         prog="tilecast",
         usage="tilecast VERB [OPTION ...]",
@@ -94,6 +96,7 @@ def build_parser(verb: str | None = None) -> argparse.ArgumentParser:
             allow_abbrev=False,
             add_help=bool(module),
         )
+        sub.explains = explains
         if module and (every or name == verb):
             importlib.import_module(module).add_arguments(sub)
     if every:
@@ -114,7 +117,8 @@ def _run(verb: str | None, words: list[str]) -> int:
         return _microbench(words[words.index(verb) + 1 :])
     if verb is not None and verb not in NAMES:
         raise unknown_name("verb", verb, NAMES)
-    parsed = build_parser(verb or "").parse_args(words)
+    explains = any(word.startswith(("-h", "--help")) for word in words)
+    parsed = build_parser(verb or "", explains).parse_args(words)
     with believing(bool(getattr(parsed, "force", False))):
         outputs.check(parsed)
         status: int = importlib.import_module(VERBS[parsed.verb][0]).run(parsed)

@@ -9,13 +9,16 @@ from pathlib import Path
 
 from predictor.engines.base import Engine
 from predictor.engines.library import Library
-from predictor.engines.pytorch.engine import EAGER, PYTORCH
+from predictor.engines.pytorch.engine import EAGER, ENGINES, LIBRARIES, PYTORCH
 from predictor.engines.releases import is_version
 from predictor.errors import RequestError, UnsupportedError, nearest
 from predictor.hardware.gpu import GPUSpec
 
 #: What serves where nobody says: chosen by hand, not from data.
 USUAL_SERVER = "vllm"
+#: PyTorch's: a question for them loads no other folder.
+_ENGINES = {each.name: each for each in ENGINES}
+_LIBRARIES = {each.name: each for each in LIBRARIES}
 _registered: dict[str, Engine] = {}
 _libraries: dict[str, Library] = {}
 
@@ -36,6 +39,17 @@ def _built_in() -> tuple[dict[str, Engine], dict[str, Library]]:
     return engines, libraries
 
 
+@lru_cache(maxsize=64)
+def _near(name: str) -> Library | None:
+    """The library called ``name`` of PyTorch, or of the engine's folder that has its name, which alone is loaded; None
+    where it is elsewhere, or there is none."""
+    known = _LIBRARIES
+    if name not in known and name.isidentifier() and (Path(__file__).parent / name / "engine.py").is_file():
+        module = importlib.import_module(f"{__package__}.{name}.engine")
+        known = {each.name: each for each in getattr(module, "LIBRARIES", ())}
+    return known.get(name)
+
+
 def _names_in(folder: Path) -> list[str]:
     modules = (path for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file())
     return sorted(path.stem for path in modules if path.stem != "__init__")
@@ -51,9 +65,9 @@ def engine(name: str) -> Engine:
 
     RequestError, one line with the nearest name, where there is none.
     """
-    engine_of_name = (
-        _built_in()[0].get(name) or _registered.get(name) or _spelled(name) if isinstance(name, str) else None
-    )
+    engine_of_name = None
+    if isinstance(name, str):
+        engine_of_name = _ENGINES.get(name) or _built_in()[0].get(name) or _registered.get(name) or _spelled(name)
     if engine_of_name is None:
         close = nearest(name, names()) if isinstance(name, str) else ()
         tail = f"; nearest: {close[0]}" if close else ""
@@ -98,7 +112,7 @@ def libraries() -> tuple[str, ...]:
 def library(name: str) -> Library:
     """The library called ``name``, in a release of it where one is named behind ("sglang 0.5.9"); PyTorch's kernels for
     a name that rows use and that is described nowhere."""
-    library_of_name = _built_in()[1].get(name) or _libraries.get(name)
+    library_of_name = _near(name) or _built_in()[1].get(name) or _libraries.get(name)
     if library_of_name is None and is_version(version := name.rpartition(" ")[2]):
         return library(name.rpartition(" ")[0]).as_of(version)
     return library_of_name or PYTORCH

@@ -41,6 +41,8 @@ class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line and an exception."""
 
     _tries = False
+    #: Whether somebody reads its help, whose lists of choices load every engine.
+    explains = True
 
     def __init__(self, *args: Any, **words: Any) -> None:
         super().__init__(*args, **words)

@@ -131,6 +131,10 @@ class Corrections:
         return resolved
 
     def _resolve(self, gpu: GPUSpec, framework: str, path: tuple[str, ...], kernel: str) -> tuple[str, str, Named]:
+        direct = stand_ins(path[-1])[0]
+        values = self.cores.get("|".join((gpu.id, framework, *path[:-1], direct)))
+        if values is not None:  # the first of all keys below
+            return gpu.id, direct, values
         measured = (library.name for library in engines.measured())
         frameworks = (framework, *(name for name in measured if name != framework))
         others = (*frameworks, *sorted(self._runners.difference(frameworks)))
