@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """What a forecast costs: cold (a new process) and warm (one process, models that share nothing with the last one).
 
-usage: benchmarks/speed.py [--runs 9] [--models 100] [--sweep 10000] [--json]
+usage: benchmarks/speed.py [--runs 9] [--models 100] [--sweep 10000] [--cold] [--json]
 
-Cold: `predict --model gpt3 --gpu h100 --json` against `python -c "import numpy, yaml"`, in turn; the medians and their
-ratio. Warm: dense transformers of random sizes, each forecast once on a GPU, so that nothing is shared but code and
-loaded estimators; the median over the models. Sweep: random serving points (a model, a GPU, tp, batch, lengths of
-prompt and output; mode generate: each is a prefill and decode steps with a growing cache) through `predict_many`; the
-time of all of them, requests included, over their number.
+Cold: `predict --model gpt3 --gpu h100` into a pipe against `python -c "import numpy, yaml"`, in turn: CPU time of each
+process, wall time and peak memory; the medians, and those of the ratios. `--cold` measures this alone. Warm: dense
+transformers of random sizes, each forecast once on a GPU, so that nothing is shared but code and loaded estimators; the
+median over the models. Sweep: random serving points (a model, a GPU, tp, batch, lengths of prompt and output; mode
+generate: each is a prefill and decode steps with a growing cache) through `predict_many`; the time of all of them,
+requests included, over their number.
 
 A time holds on one machine. So each stands beside a yardstick, a fixed loop of Python and numpy (`yardstick`) that is
 timed in turn with it, and its multiple of that: the ratio of times of this process's CPU, which other work on the
@@ -32,26 +33,33 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-PREDICT = [sys.executable, "-m", "predictor", "predict", "--model", "gpt3", "--gpu", "h100", "--json"]
+PREDICT = [sys.executable, "-m", "predictor", "predict", "--model", "gpt3", "--gpu", "h100"]
 BASE = [sys.executable, "-c", "import numpy, yaml"]
 #: Python keeps compiled modules, as it does for a user: an installed numpy has its own either way.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
-def wall(command: list[str]) -> float:
-    """Wall time of one process, seconds."""
+def process(command: list[str]) -> tuple[float, float, float]:
+    """(CPU seconds, wall seconds, MiB at its peak) of one process. RuntimeError where it fails."""
     start = time.perf_counter()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=ROOT, env=ENVIRONMENT)
-    return time.perf_counter() - start
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=ROOT, env=ENVIRONMENT) as running:
+        _, status, used = os.wait4(running.pid, 0)
+        running.returncode = os.waitstatus_to_exitcode(status)
+    if running.returncode:
+        raise RuntimeError(f"{' '.join(command)}: exit status {running.returncode}")
+    kib = used.ru_maxrss / (1024 if sys.platform == "darwin" else 1)
+    return used.ru_utime + used.ru_stime, time.perf_counter() - start, kib / 1024
 
 
 def cold(runs: int) -> dict[str, float]:
     """Medians over ``runs`` pairs, after one of each that is not counted."""
-    wall(BASE), wall(PREDICT)
-    pairs = [(wall(BASE), wall(PREDICT)) for _ in range(runs)]
-    base = statistics.median(b for b, _ in pairs)
-    ours = statistics.median(p for _, p in pairs)
-    return {"import_numpy_yaml_s": base, "predict_s": ours, "ratio": ours / base}
+    process(BASE), process(PREDICT)
+    pairs = [(process(BASE), process(PREDICT)) for _ in range(runs)]
+    of = {name: [p[1][i] for p in pairs] for i, name in enumerate(("predict_cpu_s", "predict_s", "peak_mib"))}
+    of["import_numpy_yaml_cpu_s"] = [base[0] for base, _ in pairs]
+    of["cpu_ratio"] = [ours[0] / base[0] for base, ours in pairs]
+    of["wall_ratio"] = [ours[1] / base[1] for base, ours in pairs]
+    return {name: statistics.median(figures) for name, figures in of.items()}
 
 
 def yardstick() -> float:
@@ -179,22 +187,24 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=9)
     parser.add_argument("--models", type=int, default=100)
     parser.add_argument("--sweep", type=int, default=10_000, metavar="POINTS")
+    parser.add_argument("--cold", action="store_true", help="the cold command alone")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     sys.path.insert(0, str(ROOT))
-    result: dict[str, Any] = {
-        "machine": machine(),
-        "cold": cold(arguments.runs),
-        "warm": warm(arguments.models),
-        "sweep": sweep(arguments.sweep),
-    }
+    result: dict[str, Any] = {"machine": machine(), "cold": cold(arguments.runs)}
+    if not arguments.cold:
+        result |= {"warm": warm(arguments.models), "sweep": sweep(arguments.sweep)}
     if arguments.json:
         print(json.dumps(result, indent=2))
         return 0
-    c, w, s = result["cold"], result["warm"], result["sweep"]
+    c = result["cold"]
     print(f"machine: {result['machine']}")
-    print(f"cold: predict {c['predict_s'] * 1e3:.0f} ms, import numpy, yaml {c['import_numpy_yaml_s'] * 1e3:.0f} ms,")
-    print(f"      ratio {c['ratio']:.2f} (medians of {arguments.runs} in turn)")
+    print(f"cold: predict {c['predict_cpu_s'] * 1e3:.0f} ms of CPU, import numpy, yaml", end=" ")
+    print(f"{c['import_numpy_yaml_cpu_s'] * 1e3:.0f} ms: ratio {c['cpu_ratio']:.2f}, of wall time", end=" ")
+    print(f"{c['wall_ratio']:.2f}; {c['peak_mib']:.0f} MiB at its peak (medians of {arguments.runs} in turn)")
+    if arguments.cold:
+        return 0
+    w, s = result["warm"], result["sweep"]
     print(f"warm: {w['median_ms']:.2f} ms a forecast (median of {w['models']:.0f} models), p90 {w['p90_ms']:.2f} ms,")
     print(f"      {w['cpu_ms']:.2f} ms of CPU; {w['yardsticks']:.2f} yardsticks of {w['yardstick_ms']:.2f} ms")
     print(f"sweep: {s['wall_ms']:.2f} ms a point, {s['cpu_ms']:.2f} ms of CPU ({s['points']:,.0f} serving points);")

@@ -21,10 +21,10 @@ _WIDE = 10_000
 _NARROW = 20
 #: Columns and lines of a terminal, where nobody says how many it has. By definition of the VT100.
 _SIZE = 80, 24
-#: Variables that make rich take a stream for a terminal, or for one of some width (rich 14, console.py).
+#: Variables that make rich take a stream for a terminal, or for one of some width. Source: rich 14, console.py.
 _SAYS_TERMINAL = ("COLUMNS", "FORCE_COLOR", "TTY_COMPATIBLE")
-#: Control characters that rich leaves out of a text (rich 14, control.py): bell, backspace, tabs by line, form feed,
-#: carriage return.
+#: Control characters that rich leaves out of a text: bell, backspace, vertical tab, form feed, carriage return. Source:
+#: rich 14, control.py.
 _LEFT_OUT = dict.fromkeys((7, 8, 11, 12, 13))
 
 
