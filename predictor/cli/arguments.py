@@ -44,6 +44,14 @@ def _add(section: Any, option: Option, text: str) -> None:
         section.add_argument(option.flag, **words).option = option
 
 
+def check_words(arguments: argparse.Namespace, options: Iterable[Option]) -> None:
+    """RequestError, one line, for the first word that was given and that its row does not allow."""
+    for option in options:
+        value = getattr(arguments, option.name)
+        if value is not None:
+            option.check(value)
+
+
 def option_of(action: argparse.Action) -> Option | None:
     """The row that an action was made of; None for a verb's own."""
     option: Option | None = getattr(action, "option", None)

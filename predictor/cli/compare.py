@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from predictor.cli.arguments import add_options, two_helps
 from predictor.cli.predict import asked_words
-from predictor.cli.prices import add_price, read_prices
+from predictor.cli.prices import read_prices
 from predictor.errors import RequestError, TilecastError
 from predictor.files.outputs import PICTURE, output_argument
 from predictor.report.under_way import UnderWay
-from predictor.request.options import OPTIONS, OUTPUTS
+from predictor.request.options import OPTIONS, OUTPUTS, PRICE
 
 if TYPE_CHECKING:
     from predictor.report.compare import Entry
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, (form, text) in lists.items():
         rows[name] = rows[name].with_row(unit=form, help=text)
     add_options(parser, (*rows.values(), OUTPUTS["json"]))
-    add_price(parser, "adds the cost")
+    add_options(parser, (PRICE.with_row(help=f"{PRICE.row.help}; adds the cost"),))
     output_argument(parser, "--out", PICTURE, metavar="FILE", help="a picture: .svg")
     two_helps(parser)
 

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from predictor import engines
-from predictor.cli.arguments import add_options, rows_of
-from predictor.cli.prices import add_price, read_prices
+from predictor.cli.arguments import add_options, check_words, rows_of
+from predictor.cli.prices import read_prices
 from predictor.cli.tracked import resolve
 from predictor.errors import RequestError
-from predictor.files.outputs import PICTURE, by_ending, output_argument, table
 from predictor.files.records import replace
 from predictor.report.under_way import UnderWay
-from predictor.request.options import OPTIONS, PLAN, words_of
+from predictor.request.options import DOLLARS, PLAN, PLANS, words_of
 
 if TYPE_CHECKING:
     from predictor.search.training.enough import FewestGpusToTrain
@@ -29,16 +28,12 @@ EXAMPLES = """examples:
 #: GPUs of a plan: more are a slip of the keyboard.
 LARGEST = 200_000
 
-_TABLE = table("a table of plans", ("label", "latency_ms", "fits", "bubble_share"))
-_KIND = by_ending(svg=PICTURE, csv=_TABLE, parquet=_TABLE)
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `plan`."""
     from predictor.search.training.space import WORDS
 
     parser.epilog = EXAMPLES
-    add = parser.add_argument
     rows = rows_of(PLAN)
     text = "the framework: {choices}; eager and compile are PyTorch FSDP"
     frameworks = [name for name in engines.names() if not engines.engine(name).samples]
@@ -46,42 +41,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     rows["execution"] = replace(framework, default=None)
     part = "part of the GPU's memory that a plan may use"
     rows["memory_fraction"] = rows["memory_fraction"].with_row(help=part, usual="1")
-    add_options(parser, rows.values())
-    about = "GPUs of the run; several numbers are compared (default: those of the instance that --gpu names)"
-    add("--num-gpus", metavar="N,...", help=about)
-    add("--global-batch", required=True, type=int, metavar="B", help="sequences of a step, over all GPUs")
-    add(
-        "--only",
-        action="append",
-        default=[],
-        metavar="WORD=V,...",
-        help="hold a word of the plans to values, such as tp=4,8 or recompute=selective (may be given again):"
-        f" {', '.join(WORDS)}",
-    )
-    add("--objective", default="time", metavar="WHAT", help="time (default) or tokens-per-dollar (with --price)")
-    add_price(parser, "for --objective tokens-per-dollar")
-    add("--top", type=int, default=10, metavar="N", help="plans to list (default 10)")
-    add("--explain", metavar="PLAN", help="what bounds a plan and what to change: its label, or its place in the list")
-    add("--emit", metavar="LAUNCHER", help="the flags of the best plan (of that of --explain): megatron, torchtitan")
-    output_argument(
-        parser, "--out", _KIND, type=Path, metavar="FILE",
-        help="all plans: a picture (.svg) or a table (.parquet, .csv)",
-    )  # fmt: skip
-    add("--json", action="store_true", help="print the answer as JSON (docs/reference/json-schema.md)")
+    held = PLANS["only"].with_row(help=f"{PLANS['only'].row.help}: {', '.join(WORDS)}")
+    add_options(parser, (*rows.values(), *(PLANS | {"only": held}).values()))
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Price every legal plan, print the best."""
     from predictor.report import plans as report
 
-    if arguments.top < 1:
-        raise RequestError(f"--top {arguments.top}: expected at least 1")
-    if arguments.out is not None:
-        report.check_out(arguments.out)
-    if arguments.emit is not None:
-        from predictor.search.training.emit import check_launcher
-
-        check_launcher(arguments.emit)
+    check_words(arguments, PLANS.values())
+    out = None if arguments.out is None else Path(arguments.out)
+    if out is not None:
+        report.check_out(out)
     arguments.num_gpus = _asked_gpus(arguments)
     with UnderWay(f"planning for {arguments.num_gpus} GPUs", arguments):
         searched, enough = _search(arguments)
@@ -104,8 +75,8 @@ def run(arguments: argparse.Namespace) -> int:
         about = Emitted(searched.run.config, searched.batch, work.seq_len, work.dtype, part.gpus_per_node,
                         work.execution, work.optimizer, work.attention)  # fmt: skip
         text = more["emit"] = emit(arguments.emit, chosen.plan, about)
-    if arguments.out is not None:
-        _write(searched, arguments.out)
+    if out is not None:
+        _write(searched, out)
     if arguments.json:
         print(report.to_json(searched, arguments.top, more, enough))
         return 0
@@ -117,8 +88,8 @@ def run(arguments: argparse.Namespace) -> int:
         report.print_explained(searched, chosen, console)
     if text is not None:
         print(f"\n{text}")
-    if arguments.out is not None:
-        print(f"written: {arguments.out}")
+    if out is not None:
+        print(f"written: {out}")
     return 0
 
 
@@ -127,18 +98,11 @@ def _search(arguments: argparse.Namespace) -> tuple[PricedPlans, FewestGpusToTra
     from predictor.hardware.gpu import GPUSpec, load_gpu
     from predictor.hardware.what_if import with_values
     from predictor.request.request import Request
-    from predictor.search.training.search import DOLLARS, OBJECTIVES, search
+    from predictor.search.training.search import search
     from predictor.search.training.space import read_only
 
-    if arguments.objective not in OBJECTIVES:
-        raise RequestError(f"--objective {arguments.objective!r}: expected one of {', '.join(OBJECTIVES)}")
     if arguments.objective == DOLLARS and not arguments.price:
         raise RequestError(f"--objective {DOLLARS}: expected --price, dollars an hour of one GPU")
-    if arguments.global_batch < 1:
-        raise RequestError(f"--global-batch {arguments.global_batch}: expected at least 1")
-    most = OPTIONS["batch"].row.most
-    if most is not None and arguments.global_batch > most:
-        raise RequestError(f"--global-batch {arguments.global_batch}: expected at most {most:,}")
     board = arguments.gpu if isinstance(arguments.gpu, GPUSpec) else load_gpu(arguments.gpu)
     gpu = with_values(board, arguments.gpu_set or ())
     words = {name: getattr(arguments, name) for name in words_of(PLAN) if name != "gpu_set"}
@@ -146,7 +110,7 @@ def _search(arguments: argparse.Namespace) -> tuple[PricedPlans, FewestGpusToTra
     words["artifacts"] = resolve(arguments.artifacts)
     asked = Request(arguments.model, gpu, mode="train", **words)
     dollars = read_prices(arguments.price, [gpu])[gpu.id] if arguments.price else None
-    only = read_only(arguments.only)
+    only = read_only(arguments.only or ())
     searched = search(
         asked, _counts(arguments.num_gpus), arguments.global_batch, only, objective=arguments.objective,
         dollars=dollars,

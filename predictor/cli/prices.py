@@ -1,8 +1,7 @@
-"""Dollars an hour of a GPU: the words of `--price`, which `compare`, `plan` and `serve plan` share."""
+"""Dollars an hour of a GPU: the words of --price, which `compare`, `plan` and `serve plan` share."""
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,17 +16,6 @@ if TYPE_CHECKING:
 #: Dollars an hour of one GPU beyond which a price is a slip of the keyboard.
 LARGEST_PRICE = 1e5
 _EXPECTED = "h100=2.99,a100=1.29, or a YAML file with lines such as 'h100: 2.99'"
-
-
-def add_price(parser: argparse.ArgumentParser, purpose: str) -> None:
-    """The option, which may come again; ``purpose``: what the prices are for."""
-    parser.add_argument(
-        "--price",
-        action="append",
-        metavar="GPU=USD",
-        help="dollars an hour of one GPU: h100=2.99, several with commas or one a flag, 2.99 where there is one GPU,"
-        f" or a YAML file of lines such as 'h100: 2.99'; {purpose}",
-    )
 
 
 def read_prices(texts: Sequence[str], compared: Sequence[GPUSpec]) -> dict[str, float]:

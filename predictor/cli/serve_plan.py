@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from predictor.cli.prices import add_price, read_prices
-from predictor.cli.serve_words import add_goals, add_server, goals_of
+from predictor.cli.arguments import add_options, check_words
+from predictor.cli.prices import read_prices
+from predictor.cli.serve_words import add_server, goals_of
 from predictor.errors import RequestError
-from predictor.files.outputs import PAGE, PICTURE, by_ending, output_argument, table
 from predictor.report.under_way import UnderWay
-from predictor.request.options import SERVE, words_of
+from predictor.request.options import GOALS, MOST_GPUS, SERVE, SERVE_PLANS, SERVE_PLANS_IN, words_of
 
 if TYPE_CHECKING:
     from predictor.search.serving.answer import ServingAnswer, ServingQuestion
@@ -23,42 +23,14 @@ EXAMPLES = """examples:
   tilecast serve plan --model llama-3.1-8b --gpu l40s --isl 1000 --osl 250 --ttft 2s --tpot 50ms --rate 20 --min-gpus
   tilecast serve plan --model qwen3-32b --gpu h200 --num-gpus 8 --isl 4000 --osl 1000 --tpot 20ms --emit vllm
 """
-#: Endings of files that --out takes.
-_OUT = (".parquet", ".csv", ".svg", ".html")
 #: Words of a server that a plan chooses, or has for several engines.
 _CHOSEN = ("tp", "pp", "dp", "ep", "cp", "execution")
-
-_TABLE = table("a table of plans", ("set", "ttft_low_ms", "tpot_low_ms"))
-_KIND = by_ending(svg=PICTURE, html=PAGE, csv=_TABLE, parquet=_TABLE)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `serve plan`."""
-    from predictor.search.serving.answer import ALSO, MOST_BATCH, MOST_GPUS, SPLITS
-
     add_server(parser, without=_CHOSEN)
-    add_goals(parser)
-    add = parser.add_argument
-    add("--num-gpus", type=int, metavar="N", help=f"GPUs to plan for (with --min-gpus: at most; default {MOST_GPUS})")
-    add("--isl", type=int, required=True, metavar="N", help="tokens of a prompt")
-    add("--osl", type=int, required=True, metavar="N", help="tokens of an answer")
-    add("--execution", metavar="NAME,...", help="engines to look at (default: all whose scheduler is known)")
-    add("--rate", type=float, default=0.0, metavar="R", help="requests a second that have to be served")
-    add("--min-gpus", action="store_true", help="the fewest GPUs that serve --rate")
-    add("--max-batch", type=int, default=MOST_BATCH, metavar="N", help="requests at a time of one rank at most")
-    add(
-        "--disaggregated", default=ALSO, metavar="WHICH",
-        help=f"GPUs of their own for prompts: {', '.join(SPLITS)} (default {ALSO})",
-    )  # fmt: skip
-    add_price(parser, "adds the cost")
-    add("--emit", metavar="ENGINE", help="print the commands that start the best plan of vllm, sglang or trtllm")
-    add("--top", type=int, default=5, metavar="N", help="plans to list (default 5)")
-    add("--simulate", type=int, default=3, metavar="N", help="plans to simulate, of the best (default 3; 0: none)")
-    output_argument(
-        parser, "--out", _KIND, action="append", metavar="FILE",
-        help=f"also write plans and frontier: {', '.join(_OUT)}; may repeat",
-    )  # fmt: skip
-    add("--json", action="store_true", help="print JSON (docs/reference/json-schema.md)")
+    add_options(parser, (*GOALS.values(), *SERVE_PLANS.values()))
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -67,6 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     from predictor.search.serving.answer import plan_serving
     from predictor.search.serving.enough import NothingMeets
 
+    check_words(arguments, SERVE_PLANS.values())
     for path in arguments.out or ():
         _check(Path(path))
     asked = _asked(arguments)
@@ -98,7 +71,7 @@ def _asked(arguments: argparse.Namespace) -> ServingQuestion:
     from predictor.cli.tracked import resolve
     from predictor.hardware.gpu import gpus_of
     from predictor.request.request import Request
-    from predictor.search.serving.answer import MOST_GPUS, ServingQuestion
+    from predictor.search.serving.answer import ServingQuestion
     from predictor.search.serving.search import Sla
 
     words = {name: getattr(arguments, name) for name in words_of(SERVE) if name not in _CHOSEN}
@@ -179,8 +152,8 @@ def _price(texts: Sequence[str] | None, asked: ServingQuestion) -> float | None:
 
 def _check(path: Path) -> None:
     """RequestError for a file that --out does not write."""
-    if path.suffix.lower() not in _OUT:
-        raise RequestError(f"--out {str(path)!r}: expected a file that ends in {', '.join(_OUT)}")
+    if path.suffix.lower() not in SERVE_PLANS_IN:
+        raise RequestError(f"--out {str(path)!r}: expected a file that ends in {', '.join(SERVE_PLANS_IN)}")
     if path.is_dir():
         raise RequestError(f"--out {str(path)!r}: is a folder; expected a file")
 

@@ -6,10 +6,9 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from predictor.cli.arguments import add_options, check_words
 from predictor.cli.serve_words import (
-    add_goals,
     add_server,
-    add_traffic,
     check_rows_path,
     goals_of,
     server_run,
@@ -17,8 +16,8 @@ from predictor.cli.serve_words import (
     write_columns,
 )
 from predictor.errors import RequestError
-from predictor.files.outputs import PAGE, TRACE, output_argument, table
 from predictor.report.under_way import UnderWay
+from predictor.request.options import GOALS, ON, SIMULATIONS, TRAFFIC
 
 if TYPE_CHECKING:
     from predictor.serving.deployment import Options
@@ -32,33 +31,11 @@ EXAMPLES = """examples:
   tilecast serve simulate --model qwen3-32b --gpu h200 --rate 4 --lengths sharegpt.json --json --out requests.parquet
 """
 
-_REQUESTS = table("a table of requests", ("request", "arrival_s", "ttft_ms", "latency_ms"))
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `serve simulate`."""
     add_server(parser)
-    add_traffic(parser)
-    add_goals(parser)
-    add = parser.add_argument
-    add("--max-num-seqs", type=int, metavar="N", help="sequences of a step at most (default: the engine's for the GPU)")
-    add("--max-num-batched-tokens", type=int, metavar="N", help="tokens of a step at most (default: the engine's)")
-    add("--prefix-cache", choices=("on", "off"), help="whether prompts share pages (default: the engine's)")
-    add("--drafts", type=int, default=0, metavar="K", help="tokens guessed a step by a layer of the model (MTP)")
-    add("--acceptance", type=float, metavar="P", help="chance that a draft is right (with --drafts)")
-    add("--replicas", type=int, default=1, metavar="N", help="servers alike that share the requests (default 1)")
-    add("--prefill-servers", type=int, metavar="N", help="servers that read prompts alone, for those that decode")
-    add("--prefill-tp", type=int, metavar="N", help="tensor parallelism of those (default: --tp)")
-    output_argument(
-        parser, "--html", PAGE, metavar="FILE",
-        help="also write a page with pictures: queue, cache and batch over time",
-    )  # fmt: skip
-    output_argument(
-        parser, "--timeline", TRACE, metavar="FILE",
-        help="also write requests and steps as a Chrome trace, for ui.perfetto.dev",
-    )  # fmt: skip
-    output_argument(parser, "--out", _REQUESTS, metavar="FILE", help="also write every request (.csv or .parquet)")
-    add("--json", action="store_true", help="print JSON (docs/how-to/serving.md)")
+    add_options(parser, (*TRAFFIC.values(), *GOALS.values(), *SIMULATIONS.values()))
 
 
 def _serving(arguments: argparse.Namespace, traffic: Traffic, options: Options) -> Callable[[float], Served]:
@@ -89,12 +66,13 @@ def run(arguments: argparse.Namespace) -> int:
     from predictor.serving.deployment import Options
     from predictor.serving.goals import ranges_of
 
+    check_words(arguments, (*TRAFFIC.values(), *SIMULATIONS.values()))
     if arguments.out is not None:
         check_rows_path(arguments.out)
     goals, traffic = goals_of(arguments), traffic_of(arguments)
     if bool(arguments.drafts) != (arguments.acceptance is not None):
         raise RequestError("--drafts K and --acceptance P go together; expected both or neither")
-    prefixes = None if arguments.prefix_cache is None else arguments.prefix_cache == "on"
+    prefixes = None if arguments.prefix_cache is None else arguments.prefix_cache == ON
     options = Options(
         arguments.max_num_seqs, arguments.max_num_batched_tokens, prefixes, arguments.drafts,
         arguments.acceptance or 0.0, arguments.replicas,

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 from predictor.cli.arguments import add_options, rows_of
 from predictor.errors import RequestError
 from predictor.files import outputs
-from predictor.files.arguments import seed
 from predictor.files.records import replace
 from predictor.files.units import parse_quantity
-from predictor.request.options import SERVE, words_of
+from predictor.request.options import BURSTS, GAMMA, POISSON, SERVE, words_of
 from predictor.request.words import is_number
 
 if TYPE_CHECKING:
@@ -54,12 +53,6 @@ def server_run(arguments: argparse.Namespace, longest_prompt: int, longest_outpu
     ).run()  # fmt: skip
 
 
-def add_goals(parser: argparse.ArgumentParser) -> None:
-    """What a request may take."""
-    parser.add_argument("--ttft", metavar="TIME", help="the most that a first token may take: 1s, 500ms")
-    parser.add_argument("--tpot", metavar="TIME", help="the most between tokens of a request: 20ms")
-
-
 def goals_of(arguments: argparse.Namespace) -> Goals:
     """The goals; RequestError for what is no time above 0."""
     from predictor.serving.goals import Goals
@@ -80,30 +73,6 @@ def goals_of(arguments: argparse.Namespace) -> Goals:
             raise RequestError(f"--{name} {value}: expected a time above 0, such as 20ms")
         goals.append(seconds)
     return Goals(*goals)
-
-
-def add_traffic(parser: argparse.ArgumentParser) -> None:
-    """Where requests come from."""
-    from predictor.serving.traffic import ARRIVALS
-
-    add = parser.add_argument
-    add(
-        "--trace",
-        metavar="FILE",
-        help="requests and their times: CSV, parquet, JSON, JSON lines (docs/how-to/serving.md)",
-    )
-    add("--rate", type=float, metavar="R", help="requests a second")
-    add("--concurrency", type=int, metavar="N", help="clients that each wait for an answer before they ask again")
-    add("--lengths", metavar="FILE", help="lengths of requests: a trace whose times are not looked at")
-    add("--isl", type=int, metavar="N", help="tokens of a prompt")
-    add("--osl", type=int, metavar="N", help="tokens of an answer")
-    add(
-        "--range", type=float, default=1.0, metavar="F", help="draw lengths from F times --isl and --osl on (default 1)"
-    )
-    add("--requests", type=int, metavar="N", help=f"requests (default: the file's, else {REQUESTS:,})")
-    add("--arrivals", default="poisson", metavar="HOW", help=f"{', '.join(ARRIVALS)} (default poisson)")
-    add("--cv", type=float, default=1.0, metavar="X", help="gamma: variation of gaps; bursts: how many come at once")
-    add("--seed", type=seed, default=0, help="of what is drawn (default 0)")
 
 
 def traffic_of(arguments: argparse.Namespace) -> Traffic:
@@ -136,8 +105,6 @@ def traffic_of(arguments: argparse.Namespace) -> Traffic:
 
 def _check_drawn(arguments: argparse.Namespace) -> None:
     """RequestError for a word of how requests are drawn where nothing is drawn by it."""
-    from predictor.serving.traffic import BURSTS, GAMMA, POISSON
-
     if arguments.range != 1.0 and (arguments.isl is None or arguments.osl is None):
         raise RequestError(f"--range {arguments.range:g}: of --isl and --osl; expected both, and no file with lengths")
     if arguments.arrivals != POISSON and arguments.rate is None:

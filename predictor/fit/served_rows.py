@@ -19,8 +19,9 @@ from predictor.files.records import dataclass, replace
 from predictor.files.yaml_reader import read_yaml_file
 from predictor.models.built import load_config
 from predictor.ops.roofline import FloatArray
+from predictor.request.options import BURSTS, GAMMA, POISSON
 from predictor.serving.deployment import Options
-from predictor.serving.traffic import BURSTS, GAMMA, POISSON, Traffic, made
+from predictor.serving.traffic import Traffic, made
 
 #: Columns of a suite that decide a forecast; others are carried along.
 COLUMNS = (

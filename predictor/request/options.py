@@ -8,6 +8,7 @@ and what `Workload` and `Parallelism` refuse.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, field, fields
 from pathlib import Path
@@ -17,7 +18,8 @@ from predictor import engines
 from predictor.engines.base import CAPTURES
 from predictor.engines.registry import ALL_GATHER, exchanges
 from predictor.errors import RequestError
-from predictor.files.outputs import PAGE, SAVED_GRAPH, TRACE, OutputKind
+from predictor.files.arguments import LARGEST_SEED
+from predictor.files.outputs import PAGE, PICTURE, SAVED_GRAPH, TRACE, OutputKind, by_ending, table
 from predictor.files.records import dataclass, replace
 from predictor.hardware.system import list_systems
 from predictor.hardware.what_if import VALUES
@@ -48,6 +50,28 @@ OPTIMIZERS = ("adam", "adam_fused", "adam_8bit", "sgd", "none")
 SERVE, PLAN = "serve", "plan"
 #: Sizes beyond which a request is a slip of the keyboard: no GPU holds them, and sums of them leave exact integers.
 _SEQUENCES, _TOKENS_MADE, _STEPS = 10**7, 10**6, 10**6
+#: What `plan` lists first.
+OBJECTIVES = TIME, DOLLARS = "time", "tokens-per-dollar"
+#: How requests come, where no trace says it.
+ARRIVALS = POISSON, GAMMA, BURSTS, CONSTANT = "poisson", "gamma", "bursts", "constant"
+#: Whether prompts and decodes may have GPUs of their own.
+SPLITS = ALSO, ONLY, NEVER = "also", "only", "never"
+#: Requests at a time of one rank that are looked at where nobody says: what engines take by default at most.
+MOST_BATCH = 1024  # source: vLLM 0.24.0 engine/arg_utils.py:2404, max_num_seqs on 70 GiB and more
+#: GPUs that a search for the fewest goes up to. Chosen by hand, not from data.
+MOST_GPUS = 1024
+#: Servers, requests of a simulation, and tokens guessed a step: guards, chosen by hand, not from data.
+MOST_SERVERS, MOST_REQUESTS, _DRAFTS = 1024, 1_000_000, 16
+#: Endings of files that --out of `serve plan` takes.
+SERVE_PLANS_IN = (".parquet", ".csv", ".svg", ".html")
+_PLANS_TABLE = table("a table of plans", ("label", "latency_ms", "fits", "bubble_share"))
+_SERVE_TABLE = table("a table of plans", ("set", "ttft_low_ms", "tpot_low_ms"))
+
+
+def _launchers() -> tuple[str, ...]:
+    from predictor.engines.launchers import LAUNCHERS  # `plan --emit` alone has them
+
+    return tuple(LAUNCHERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +81,10 @@ class Row:
     ``help``: one sentence without its default, modes and choices, which --help adds; "{choices}" in it is where these
     go. ``usual``: the default in words, where the value does not say it. ``choices``: values that there are (empty: any
     text of its kind). ``modes`` that take it (empty: all). ``unit`` of a number, or the form of a text. ``least`` and
-    ``most``: the range of a whole number. ``common``: --help explains it, where --help-all explains all. ``flag``: its
-    option, where that is not its name. ``repeats``: it may be given several times. ``verbs`` of `SERVE` and `PLAN` that
-    take it, too. ``page``: why the page has no field for it. ``swept``: a point of a sweep may have it. ``column`` of a
-    suite that says it. ``writes``: what file it names, which is written.
+    ``most``: the range of a number; ``above``: what it has to be more than. ``common``: --help explains it, where
+    --help-all explains all. ``flag``: its option, where that is not its name. ``repeats``: it may be given several
+    times. ``verbs`` of `SERVE` and `PLAN` that take it, too. ``page``: why the page has no field for it. ``swept``: a
+    point of a sweep may have it. ``column`` of a suite that says it. ``writes``: what file it names, which is written.
     """
 
     group: str
@@ -71,6 +95,7 @@ class Row:
     unit: str = ""
     least: int | None = None
     most: int | None = None
+    above: int | None = None
     common: bool = False
     flag: str = ""
     repeats: bool = False
@@ -131,8 +156,22 @@ class Option:
             if row.least is not None and value < row.least:
                 expected = f"at least {row.least}" if row.least else "0 or more"
                 raise RequestError(f"{self.flag} {value}: expected {expected}")
+        if kind == "real" and (row.least, row.most, row.above) != (None, None, None):
+            self._check_real(value)
         if row.choices and value != self.default:
             one_of(self.name, value, self.choices)
+
+    def _check_real(self, value: object) -> None:
+        row, limits = self.row, []
+        limits += [f"above {row.above:,}"] if row.above is not None else []
+        limits += [f"at least {row.least:,}"] if row.least is not None else []
+        limits += [f"at most {row.most:,}"] if row.most is not None else []
+        number = math.nan if isinstance(value, bool) or not isinstance(value, (int, float)) else float(value)
+        low = -math.inf if row.least is None else row.least
+        inside = low <= number <= (math.inf if row.most is None else row.most) and math.isfinite(number)
+        if not inside or (row.above is not None and number <= row.above):
+            shown = f"{value:g}" if isinstance(value, float) else f"{value!r:.40}"
+            raise RequestError(f"{self.flag} {shown}: expected a number {' and '.join(limits)}")
 
     @property
     def text(self) -> str:
@@ -361,6 +400,122 @@ OUTPUTS: dict[str, Option] = {
         Option("json", "bool", False, Row(OUTPUT, "print the answer as JSON (docs/reference/json-schema.md)")),
     )
 }  # fmt: skip
+
+#: Dollars of a GPU, for `compare`, `plan` and `serve plan`; each says what for.
+PRICE = Option("price", "Sequence[str] | None", None, Row(
+    OUTPUT, "dollars an hour of one GPU: h100=2.99, several with commas or one a flag, 2.99 where there is one GPU,"
+    " or a YAML file of lines such as 'h100: 2.99'", unit="GPU=USD", repeats=True))  # fmt: skip
+
+
+def _named(*options: Option) -> dict[str, Option]:
+    return {option.name: option for option in options}
+
+
+#: What `plan` asks beside the words of a run.
+PLANS: dict[str, Option] = _named(
+    Option("num_gpus", "str | None", None, Row(
+        GPUS, "GPUs of the run; several numbers are compared", usual="those of the instance that --gpu names",
+        unit="N,...")),
+    Option("global_batch", "int", None, Row(
+        WORKLOAD, "sequences of a step, over all GPUs", unit="B", least=1, most=_SEQUENCES), required=True),
+    Option("only", "Sequence[str] | None", None, Row(
+        GPUS, "hold a word of the plans to values, such as tp=4,8 or recompute=selective (may be given again)",
+        unit="WORD=V,...", repeats=True)),
+    Option("objective", "str", TIME, Row(OUTPUT, "{choices} (with --price)", choices=OBJECTIVES, unit="WHAT")),
+    PRICE.with_row(help=f"{PRICE.row.help}; for --objective {DOLLARS}"),
+    Option("top", "int", 10, Row(OUTPUT, "plans to list", unit="N", least=1)),
+    Option("explain", "str | None", None, Row(
+        OUTPUT, "what bounds a plan and what to change: its label, or its place in the list", unit="PLAN")),
+    Option("emit", "str | None", None, Row(
+        OUTPUT, "the flags of the best plan (of that of --explain): {choices}", choices=_launchers, unit="LAUNCHER")),
+    Option("out", "str | None", None, Row(
+        OUTPUT, "all plans: a picture (.svg) or a table (.parquet, .csv)", unit="FILE",
+        writes=by_ending(svg=PICTURE, csv=_PLANS_TABLE, parquet=_PLANS_TABLE))),
+    Option("json", "bool", False, Row(OUTPUT, "print the answer as JSON (docs/reference/json-schema.md)")),
+)  # fmt: skip
+#: What a request may take, for both verbs of `serve`.
+GOALS: dict[str, Option] = _named(
+    Option("ttft", "str | None", None, Row(
+        WORKLOAD, "the most that a first token may take: 1s, 500ms", unit="TIME")),
+    Option("tpot", "str | None", None, Row(WORKLOAD, "the most between tokens of a request: 20ms", unit="TIME")),
+)  # fmt: skip
+_ISL = Option("isl", "int | None", None, Row(WORKLOAD, "tokens of a prompt", unit="N", least=1, most=_SEQUENCES))
+_OSL = Option("osl", "int | None", None, Row(WORKLOAD, "tokens of an answer", unit="N", least=1, most=_SEQUENCES))
+#: Where the requests of `serve simulate` come from.
+TRAFFIC: dict[str, Option] = _named(
+    Option("trace", "str | None", None, Row(
+        WORKLOAD, "requests and their times: CSV, parquet, JSON, JSON lines (docs/how-to/serving.md)", unit="FILE")),
+    Option("rate", "float | None", None, Row(WORKLOAD, "requests a second", unit="R", above=0, most=10**6)),
+    Option("concurrency", "int | None", None, Row(
+        WORKLOAD, "clients that each wait for an answer before they ask again", unit="N", least=1, most=MOST_REQUESTS)),
+    Option("lengths", "str | None", None, Row(
+        WORKLOAD, "lengths of requests: a trace whose times are not looked at", unit="FILE")),
+    _ISL,
+    _OSL,
+    Option("range", "float", 1.0, Row(
+        WORKLOAD, "draw lengths from F times --isl and --osl on", usual="1", unit="F", above=0, most=1)),
+    Option("requests", "int | None", None, Row(
+        WORKLOAD, "requests", usual="the file's, else 1,000", unit="N", least=1, most=MOST_REQUESTS)),
+    Option("arrivals", "str", POISSON, Row(WORKLOAD, "{choices}", choices=ARRIVALS, unit="HOW")),
+    Option("cv", "float", 1.0, Row(
+        WORKLOAD, "gamma: variation of gaps; bursts: how many come at once", usual="1", unit="X", above=0, most=10**6)),
+    Option("seed", "int", 0, Row(
+        WORKLOAD, "of what is drawn", usual="0", unit="N", least=0, most=LARGEST_SEED)),
+)  # fmt: skip
+#: What `serve simulate` asks of its servers, and writes.
+SIMULATIONS: dict[str, Option] = _named(
+    Option("max_num_seqs", "int | None", None, Row(
+        ENGINE, "sequences of a step at most", usual="the engine's for the GPU", unit="N", least=1)),
+    Option("max_num_batched_tokens", "int | None", None, Row(
+        ENGINE, "tokens of a step at most", usual="the engine's", unit="N", least=1)),
+    Option("prefix_cache", "str | None", None, Row(
+        ENGINE, "whether prompts share pages: {choices}", usual="the engine's", choices=(ON, OFF), unit="on|off")),
+    Option("drafts", "int", 0, Row(
+        ENGINE, "tokens guessed a step by a layer of the model (MTP)", unit="K", least=0, most=_DRAFTS)),
+    Option("acceptance", "float | None", None, Row(
+        ENGINE, "chance that a draft is right (with --drafts)", unit="P", least=0, most=1)),
+    Option("replicas", "int", 1, Row(
+        GPUS, "servers alike that share the requests", unit="N", least=1, most=MOST_SERVERS)),
+    Option("prefill_servers", "int | None", None, Row(
+        GPUS, "servers that read prompts alone, for those that decode", unit="N", least=1, most=MOST_SERVERS)),
+    Option("prefill_tp", "int | None", None, Row(
+        GPUS, "tensor parallelism of those", usual="--tp", unit="N", least=1, most=LARGEST_DEGREE)),
+    Option("html", "str | None", None, Row(
+        OUTPUT, "also write a page with pictures: queue, cache and batch over time", unit="FILE", writes=PAGE)),
+    Option("timeline", "str | None", None, Row(
+        OUTPUT, "also write requests and steps as a Chrome trace, for ui.perfetto.dev", unit="FILE", writes=TRACE)),
+    Option("out", "str | None", None, Row(
+        OUTPUT, "also write every request (.csv or .parquet)", unit="FILE",
+        writes=table("a table of requests", ("request", "arrival_s", "ttft_ms", "latency_ms")))),
+    Option("json", "bool", False, Row(OUTPUT, "print JSON (docs/how-to/serving.md)")),
+)  # fmt: skip
+#: What `serve plan` asks beside the words of a server.
+SERVE_PLANS: dict[str, Option] = _named(
+    Option("num_gpus", "int | None", None, Row(
+        GPUS, "GPUs to plan for, with --min-gpus at most", usual=f"{MOST_GPUS:,} with --min-gpus", unit="N", least=1,
+        most=LARGEST_DEGREE)),
+    replace(_ISL, type="int", required=True),
+    replace(_OSL, type="int", required=True).with_row(most=_TOKENS_MADE),
+    Option("execution", "str | None", None, Row(
+        ENGINE, "engines to look at", usual="all whose scheduler is known", unit="NAME,...")),
+    Option("rate", "float", 0.0, Row(
+        WORKLOAD, "requests a second that have to be served", unit="R", least=0)),
+    Option("min_gpus", "bool", False, Row(GPUS, "the fewest GPUs that serve --rate")),
+    Option("max_batch", "int", MOST_BATCH, Row(
+        ENGINE, "requests at a time of one rank at most", unit="N", least=1, most=10**6)),
+    Option("disaggregated", "str", ALSO, Row(
+        GPUS, "GPUs of their own for prompts: {choices}", choices=SPLITS, unit="WHICH")),
+    PRICE.with_row(help=f"{PRICE.row.help}; adds the cost"),
+    Option("emit", "str | None", None, Row(
+        OUTPUT, "print the commands that start the best plan of vllm, sglang or trtllm", unit="ENGINE")),
+    Option("top", "int", 5, Row(OUTPUT, "plans to list", unit="N", least=1, most=1000)),
+    Option("simulate", "int", 3, Row(
+        OUTPUT, "plans to simulate, of the best; 0: none", unit="N", least=0)),
+    Option("out", "Sequence[str] | None", None, Row(
+        OUTPUT, f"also write plans and frontier: {', '.join(SERVE_PLANS_IN)}; may repeat", unit="FILE", repeats=True,
+        writes=by_ending(svg=PICTURE, html=PAGE, csv=_SERVE_TABLE, parquet=_SERVE_TABLE))),
+    Option("json", "bool", False, Row(OUTPUT, "print JSON (docs/reference/json-schema.md)")),
+)  # fmt: skip
 
 
 def words_of(verb: str) -> tuple[str, ...]:

@@ -10,12 +10,10 @@ from predictor.errors import RequestError, TilecastError, UnsupportedError
 from predictor.files.records import dataclass, replace
 from predictor.hardware.system import default_system
 from predictor.models.base import Model
+from predictor.request.options import SIMULATIONS
 from predictor.request.run import Run
 from predictor.simulate.memory import Memory, cache_bytes, memory_of
 from predictor.simulate.plan import plan_of
-
-#: Servers of one simulation at most: a guard, chosen by hand, not from data.
-MOST_SERVERS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,23 +37,12 @@ class Options:
     chunked_prefill: bool | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("max_num_seqs", 1),
-            ("max_num_batched_tokens", 1),
-            ("drafts", 0),
-            ("replicas", 1),
-            ("captured", 0),
-        ):
+        for name in ("max_num_seqs", "max_num_batched_tokens", "drafts", "replicas", "acceptance"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-                flag = "--" + name.replace("_", "-")
-                raise RequestError(f"{flag} {value!r}: expected a whole number, at least {least}")
-        if self.replicas > MOST_SERVERS:
-            raise RequestError(f"--replicas {self.replicas}: expected at most {MOST_SERVERS:,}")
-        if not 0.0 <= self.acceptance <= 1.0:
-            raise RequestError(f"--acceptance {self.acceptance:g}: expected a share from 0 to 1")
-        if self.drafts > 16:  # a guard, chosen by hand, not from data
-            raise RequestError(f"--drafts {self.drafts}: expected at most 16")
+            if value is not None:
+                SIMULATIONS[name].check(value)
+        if self.captured is not None and (isinstance(self.captured, bool) or self.captured < 0):
+            raise RequestError(f"captured {self.captured!r}: expected a whole number, at least 0")
 
     @property
     def tokens_a_step(self) -> float:

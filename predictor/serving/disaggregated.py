@@ -16,9 +16,10 @@ from predictor.hardware.system import default_system
 from predictor.kernels.base import predict_kernels
 from predictor.ops.collective import Collective, over
 from predictor.ops.roofline import FloatArray
+from predictor.request.options import SIMULATIONS
 from predictor.request.run import Run
 from predictor.serving.costs import StepCosts
-from predictor.serving.deployment import MOST_SERVERS, Deployment, Options
+from predictor.serving.deployment import Deployment, Options
 from predictor.serving.simulator import Served, ServerPool, costs_of, deployed, through
 from predictor.serving.traffic import Traffic
 from predictor.simulate.memory import cache_bytes
@@ -87,10 +88,7 @@ class Apart:
     servers: int
 
     def __post_init__(self) -> None:
-        if isinstance(self.servers, bool) or not isinstance(self.servers, int) or self.servers < 1:
-            raise RequestError(f"--prefill-servers {self.servers!r}: expected a whole number, at least 1")
-        if self.servers > MOST_SERVERS:
-            raise RequestError(f"--prefill-servers {self.servers}: expected at most {MOST_SERVERS:,}")
+        SIMULATIONS["prefill_servers"].check(self.servers)
 
 
 def serve_apart(

@@ -30,7 +30,8 @@ import numpy.typing as npt
 from predictor.engines.scheduling import BLOCK_TOKENS
 from predictor.errors import SpecError
 from predictor.files.read import LARGEST_TABLE, check_header, check_plain, parse_json, read_text
-from predictor.serving.traffic import MOST, Traffic
+from predictor.request.options import MOST_REQUESTS
+from predictor.serving.traffic import Traffic
 
 #: Characters of English text that a token has. Source: OpenAI's "What are tokens and how to count them?".
 CHARACTERS_A_TOKEN = 4
@@ -94,8 +95,8 @@ def read_trace(path: str | Path, *, timed: bool = True, table: Sequence[Row] | N
     rows = list(_rows(where)) if table is None else [_lower(row) for row in table]
     if not rows:
         raise SpecError(f"{where}: expected at least one request")
-    if len(rows) > MOST:
-        raise SpecError(f"{where}: {len(rows):,} requests; expected at most {MOST:,}")
+    if len(rows) > MOST_REQUESTS:
+        raise SpecError(f"{where}: {len(rows):,} requests; expected at most {MOST_REQUESTS:,}")
     seen: set[int] = set()
     clock = _clock(rows[0], f"{where}, row 1") if timed and "conversations" not in rows[0] else None
     requests = [_request(row, f"{where}, row {number}", clock, timed, seen) for number, row in enumerate(rows, start=1)]

@@ -10,18 +10,15 @@ import numpy.typing as npt
 from predictor.errors import RequestError
 from predictor.files.records import dataclass
 from predictor.ops.roofline import FloatArray
+from predictor.request.options import ARRIVALS, BURSTS, CONSTANT, GAMMA, MOST_REQUESTS, POISSON, TRAFFIC
 
 IntArray = npt.NDArray[np.int64]
-#: How requests arrive: independently; with gaps of a gamma distribution; many at once; at one pace.
-ARRIVALS = POISSON, GAMMA, BURSTS, CONSTANT = "poisson", "gamma", "bursts", "constant"
 #: From an answer to the next request of its client, through detokenizer and network. Chosen by hand, not from data: it
 #: takes some time, so that the engine's next step has begun; from 1 to 5 ms answers change by about 1 %.
 TURNAROUND_S = 1e-3
 #: A token of a prompt in the tokenizer before the engine. Source: benchmarks/tokenizer_time.py on 2026-11-23, on a
 #: core of an AMD EPYC (2.8 us of 4,096 tokens, 2.2 of 1,024, prompts from 1.7 to 3.7).
 TOKENIZER_S = 2.8e-6
-#: Most requests of one simulation: a guard, chosen by hand, not from data.
-MOST = 1_000_000
 #: Made requests whose rate is further from the one that was asked for than by this factor are told so: chosen by hand,
 #: not from data. Thirty Poisson gaps are within it in 999 of 1,000 draws.
 _OFF_RATE = 2.0
@@ -108,22 +105,16 @@ def made(
 ) -> Traffic:  # fmt: skip
     """Requests at a rate, or of a closed loop of ``concurrency`` clients, as long as those of ``lengths``, or drawn
     evenly from ``least`` times ``isl`` and ``osl`` on. RequestError, one line, for values that make no traffic."""
-    for name, value, most in (("concurrency", concurrency, MOST), ("requests", requests, MOST), ("isl", isl, 10**7),
-                              ("osl", osl, 10**7)):  # fmt: skip
-        if value is not None and not 1 <= value <= most:
-            raise RequestError(f"--{name} {value}: expected 1 to {most:,}")
-    for name, number in (("rate", rate), ("cv", cv)):
-        if number is not None and not 1e-6 <= number <= 1e6:  # a guard, chosen by hand, not from data
-            raise RequestError(f"--{name} {number:g}: expected a number above 0, such as 4")
-    if seed < 0:
-        raise RequestError(f"--seed {seed}: expected 0 or more")
+    values = {"concurrency": concurrency, "requests": requests, "isl": isl, "osl": osl, "rate": rate, "cv": cv,
+              "seed": seed, "range": least, "arrivals": how}  # fmt: skip
+    for name, value in values.items():
+        if value is not None:
+            TRAFFIC[name].check(value)
     if how == BURSTS and (cv != round(cv) or not 1 <= cv <= requests):
         raise RequestError(
             f"--cv {cv:g}: so many of {requests:,} requests come at once; expected a whole number from 1 to"
             f" {requests:,}"
         )
-    if not 0.0 < least <= 1.0:
-        raise RequestError(f"--range {least:g}: expected a share above 0 and at most 1, such as 0.8")
     if lengths is not None:
         table = np.stack((lengths.input_tokens, lengths.output_tokens, lengths.shared), axis=1)
         inputs, outputs, shared = drawn(table, requests, seed).T
@@ -147,7 +138,7 @@ def _drawn_rate(at_s: FloatArray, rate: float, how: str, cv: float) -> tuple[str
         return ()
     # The mean of n gaps has a standard deviation of cv / sqrt(n) of itself.
     enough = f"expected a --cv below {math.sqrt(gaps):.2g}"
-    if cv**2 <= MOST:
+    if cv**2 <= MOST_REQUESTS:
         enough += f", or {math.ceil(cv**2):,} --requests and more"
     if span * rate < 1.0 / gaps:  # less than a mean gap over the number of gaps: no clock shows it
         raise RequestError(f"--cv {cv:g}: {gaps + 1:,} requests come at once; {enough}")

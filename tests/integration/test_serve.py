@@ -130,7 +130,7 @@ def test_a_bad_trace_is_a_line_with_the_row(name: str, capsys: pytest.CaptureFix
         (("--rate", "2"), "expected --trace FILE, or --rate R"),
         (("--isl", "9", "--osl", "9"), "--concurrency N"),
         (("--rate", "0", "--isl", "9", "--osl", "9"), "--rate 0: expected a number above 0"),
-        (("--rate", "2", "--isl", "0", "--osl", "9"), "--isl 0: expected 1"),
+        (("--rate", "2", "--isl", "0", "--osl", "9"), "--isl 0: expected at least 1"),
         (("--rate", "2", "--isl", "9", "--osl", "9", "--requests", "0"), "--requests 0"),
         (("--rate", "2", "--isl", "9", "--osl", "9", "--arrivals", "x"), "expected one of poisson"),
         (("--rate", "2", "--isl", "9", "--osl", "9", "--tpot", "soon"), "--tpot"),
@@ -214,7 +214,7 @@ def test_measured_services_are_held_against_the_simulation(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"concurrency": "-4"}, "--concurrency -4: expected 1 to"),
+        ({"concurrency": "-4"}, "--concurrency -4: expected at least 1"),
         ({"concurrency": "inf"}, "concurrency inf: expected a whole number"),
         ({"concurrency": "4.5"}, "concurrency 4.5: expected a whole number"),
         ({"isl": "many"}, "isl 'many': expected a number"),

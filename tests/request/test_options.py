@@ -13,6 +13,7 @@ import predictor
 from predictor.cli import completion
 from predictor.cli.arguments import option_of
 from predictor.cli.main import build_parser, main
+from predictor.cli.serve_plan import _CHOSEN
 from predictor.errors import RequestError, SpecError
 from predictor.files.arguments import Parser
 from predictor.request import options
@@ -211,10 +212,68 @@ def test_help_explains_ten_options_and_names_the_others(capsys: pytest.CaptureFi
     assert "more options, which --help-all explains" in short and "examples: predict" in short
 
 
-def test_verbs_share_rows() -> None:
-    assert set(words_of(SERVE)) < set(OPTIONS) and set(words_of(PLAN)) < set(OPTIONS)
-    for verb, words in ((("plan",), words_of(PLAN)), (("serve", "simulate"), words_of(SERVE))):
-        parser = parser_of(*verb)
-        assert isinstance(parser, Parser)
-        rows = {option.name for action in parser._actions if (option := option_of(action)) is not None}
-        assert rows == {"model", "gpu", *words}
+#: Verb -> the rows that it has beside a model, a GPU and words of a run.
+VERBS = {
+    ("plan",): (words_of(PLAN), options.PLANS),
+    ("serve", "simulate"): (words_of(SERVE), options.TRAFFIC | options.GOALS | options.SIMULATIONS),
+    ("serve", "plan"): (tuple(set(words_of(SERVE)) - set(_CHOSEN)), options.GOALS | options.SERVE_PLANS),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_every_option_of_a_verb_comes_from_the_table(verb: tuple[str, ...]) -> None:
+    words, rows = VERBS[verb]
+    assert set(words) < set(OPTIONS)
+    parser = parser_of(*verb)
+    assert isinstance(parser, Parser)
+    beside = {"help", "version", "force"}
+    actions = {action.dest: action for action in parser._actions if action.dest not in beside}
+    assert set(actions) == {"model", "gpu", *words, *rows}
+    for name, option in rows.items():
+        assert actions[name].option_strings == [option.flag] and actions[name].default == option.default, name
+        assert actions[name].required == option.required, name
+        assert option.row.writes is not None or option_of(actions[name]) is not None, name
+        assert (verb == ("plan",) and name == "only") or actions[name].help == option.text.replace("%", "%%"), name
+
+
+BOUNDED = [
+    (" ".join(verb), option) for verb, (_, rows) in VERBS.items() for option in rows.values()
+    if (option.row.least, option.row.most, option.row.above) != (None, None, None)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("verb", "option"), BOUNDED, ids=[f"{verb} {option.name}" for verb, option in BOUNDED])
+def test_a_number_of_a_verb_stays_within_its_row(verb: str, option: Option) -> None:
+    row = option.row
+    wrong: list[object] = [True, "4"]
+    wrong += [] if row.least is None else [row.least - 1]
+    wrong += [] if row.most is None else [row.most + 1]
+    wrong += [] if row.above is None else [row.above, row.above - 1.0]
+    wrong += [float("nan"), float("inf")] if option.kind == "real" else [1.5]
+    for value in wrong:
+        with pytest.raises(RequestError, match=f"^{option.flag} .*: expected"):
+            option.check(value)
+    for value in (row.least, row.most, None if row.above is None else row.above + 0.5):
+        if value is not None:
+            option.check(value)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("plan --num-gpus 8 --global-batch 8 --objective money", "--objective 'money': expected one of time, tokens"),
+        ("plan --num-gpus 8 --global-batch 8 --emit slurm", "--emit 'slurm': expected one of megatron, torchtitan"),
+        ("plan --num-gpus 8 --global-batch 8 --top 0", "--top 0: expected at least 1"),
+        ("serve simulate --rate 0 --isl 9 --osl 9", "--rate 0: expected a number above 0 and at most 1,000,000"),
+        ("serve simulate --rate 4 --isl 9 --osl 9 --range 1.5", "--range 1.5: expected a number above 0 and at most 1"),
+        ("serve simulate --trace x.csv --seed -1", "--seed -1: expected 0 or more"),
+        ("serve simulate --rate 4 --isl 9 --osl 9 --arrivals x", "--arrivals 'x': expected one of poisson, gamma"),
+        ("serve plan --num-gpus 8 --isl 9 --osl 9 --disaggregated x", "--disaggregated 'x': expected one of also"),
+        ("serve plan --num-gpus 8 --isl 9 --osl 9 --rate -1", "--rate -1: expected a number at least 0"),
+        ("serve plan --num-gpus 8 --isl 9 --osl 9 --top 1001", "--top 1001: expected at most 1,000"),
+    ],
+)
+def test_what_a_verbs_row_does_not_allow_is_one_line(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words.split(), "--model", "gpt2", "--gpu", "h100"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {said}") and error.count("\n") == 1, error

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from predictor.cli.main import main
+from predictor.request.options import ONLY
 from predictor.request.request import Request
 from predictor.search.serving import enough as enough_module
-from predictor.search.serving.answer import ONLY, ServingQuestion, plan_serving
+from predictor.search.serving.answer import ServingQuestion, plan_serving
 from predictor.search.serving.enough import NothingMeets
 from predictor.search.serving.search import Sla
 

@@ -20,11 +20,12 @@ from predictor.cli.main import main
 from predictor.errors import RequestError
 from predictor.kernels.artifact import load_artifacts
 from predictor.report.plans import to_json
+from predictor.request.options import DOLLARS
 from predictor.request.request import Request
 from predictor.search.training import price as pricing
 from predictor.search.training.price import exactly, price
 from predictor.search.training.screen import screen
-from predictor.search.training.search import DOLLARS, PricedPlans, frontier, neighbours, search, space_of
+from predictor.search.training.search import PricedPlans, frontier, neighbours, search, space_of
 from predictor.search.training.space import ParallelPlan
 from predictor.search.training.table import Layers, PlanTable, Replicas
 from predictor.simulate.memory import memory_of

@@ -426,7 +426,7 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     ("words", "said"),
     [
         (["--num-gpus", "2", "--tpot", "1us"], "no plan on 2 h100-sxm meets TTFT any and TPOT 0.001 ms.*nearest: "),
-        (["--num-gpus", "0"], "--num-gpus 0: expected a whole number from 1"),
+        (["--num-gpus", "0"], "--num-gpus 0: expected at least 1"),
         ([], "--num-gpus: expected how many GPUs"),
         (["--num-gpus", "2", "--min-gpus"], "--min-gpus: needs a load; expected --rate"),
         (["--num-gpus", "2", "--execution", "eager"], "--execution eager serves no requests; expected some of"),

@@ -15,13 +15,14 @@ from predictor.engines.scheduling import Batching, Pages, Sequence
 from predictor.engines.vintage import Setting
 from predictor.errors import RequestError
 from predictor.forecast.forecast import forecast
+from predictor.request.options import BURSTS, GAMMA
 from predictor.request.request import Request
 from predictor.request.run import Run
 from predictor.serving.cost_tables import Decodes
 from predictor.serving.deployment import Options, deploy
 from predictor.serving.server import Server
 from predictor.serving.simulator import Served, serve
-from predictor.serving.traffic import BURSTS, GAMMA, TOKENIZER_S, TURNAROUND_S, Traffic, arrivals, made
+from predictor.serving.traffic import TOKENIZER_S, TURNAROUND_S, Traffic, arrivals, made
 
 SERVING = ("vllm", "sglang", "tensorrt_llm")
 CASES = [*((name, "") for name in SERVING), ("vllm", "0.6"), ("vllm", "0.2.7"), ("vllm", "0.19"), ("sglang", "0.4")]

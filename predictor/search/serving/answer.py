@@ -9,21 +9,14 @@ import numpy as np
 
 from predictor.errors import RequestError
 from predictor.files.records import dataclass, replace
+from predictor.request.options import ALSO, MOST_BATCH, MOST_GPUS, NEVER, ONLY, SERVE_PLANS
 from predictor.request.request import Request
-from predictor.request.words import LARGEST_DEGREE
 from predictor.search.serving.enough import NothingMeets, enough_gpus, missed, shown
 from predictor.search.serving.search import SearchedDeployments, ServingPlan, Sla, order, search, with_rate
 from predictor.search.serving.simulation import Simulated, Simulation
 from predictor.search.serving.space import Group, runs_of_groups, serving_engines
 from predictor.search.serving.tables import GroupTimes, decode_run, interval_of, prefill_run, times_of
 from predictor.simulate.breakdown import context_notes
-
-#: Requests at a time of one rank that are looked at where nobody says: what engines take by default at most.
-MOST_BATCH = 1024  # source: vLLM 0.24.0 engine/arg_utils.py:2404, max_num_seqs on 70 GiB and more
-#: GPUs that a search for the fewest goes up to. Chosen by hand, not from data.
-MOST_GPUS = 1024
-#: Whether prompts and decodes may have GPUs of their own.
-SPLITS = ALSO, ONLY, NEVER = "also", "only", "never"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +37,10 @@ class ServingQuestion:
     simulate: int = 0
 
     def __post_init__(self) -> None:
-        for name, most in (
-            ("num_gpus", LARGEST_DEGREE), ("isl", 10**7), ("osl", 10**6), ("max_batch", 10**6), ("top", 1000),
-        ):  # fmt: skip
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-                raise RequestError(f"--{name.replace('_', '-')} {value!r}: expected a whole number from 1 to {most:,}")
-        if isinstance(self.simulate, bool) or not isinstance(self.simulate, int) or self.simulate < 0:
-            raise RequestError(f"--simulate {self.simulate!r}: expected a whole number, 0 or more")
-        if not 0.0 <= self.rate < math.inf:
-            raise RequestError(f"--rate {self.rate!r}: expected requests a second, above 0")
+        for name in ("num_gpus", "isl", "osl", "max_batch", "top", "simulate", "rate", "disaggregated"):
+            SERVE_PLANS[name].check(getattr(self, name))
         if self.min_gpus and not self.rate:
             raise RequestError("--min-gpus: needs a load; expected --rate, in requests a second")
-        if self.disaggregated not in SPLITS:
-            raise RequestError(f"--disaggregated {self.disaggregated!r}: expected one of {', '.join(SPLITS)}")
         known = serving_engines()
         for name in self.executions:
             if name not in known:

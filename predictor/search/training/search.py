@@ -9,7 +9,17 @@ from predictor.errors import RequestError
 from predictor.files.records import dataclass, replace
 from predictor.hardware.system import SystemSpec, default_system, load_system
 from predictor.kernels.artifact import load_artifacts
-from predictor.request.options import BREADTH_FIRST, GPIPE, HSDP, INTERLEAVED, NO_SHARD, ONE_F_ONE_B, SCHEDULES
+from predictor.request.options import (
+    BREADTH_FIRST,
+    DOLLARS,
+    GPIPE,
+    HSDP,
+    INTERLEAVED,
+    NO_SHARD,
+    ONE_F_ONE_B,
+    SCHEDULES,
+    TIME,
+)
 from predictor.request.request import Request
 from predictor.request.run import Run
 from predictor.request.words import RECOMPUTES
@@ -21,7 +31,6 @@ from predictor.simulate.plan import plan_of
 
 #: How far beside a number of GPUs without a plan one is sought that has some. Chosen by hand, not from data.
 NEAR = 64
-OBJECTIVES = TIME, DOLLARS = "time", "tokens-per-dollar"
 
 
 @dataclass(frozen=True)
