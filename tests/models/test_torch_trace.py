@@ -91,6 +91,33 @@ def test_layers_that_are_alike_are_one_block() -> None:
     assert deep.graph.flops() - shallow.graph.flops() == pytest.approx(6 * each_flops)
 
 
+@pytest.mark.parametrize("mode", ["forward", "train"])
+def test_the_table_is_asked_once_for_calls_that_are_alike(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A third layer and those after it make the calls of the second."""
+    from predictor.models.traced import aten
+
+    asked: list[str] = []
+    operators = aten.operators
+    monkeypatch.setattr(aten, "operators", lambda call: asked.append(call.name) or operators(call))
+    counts = []
+    for layers in (3, 9):
+        asked.clear()
+        traced(lambda n=layers: Stack(n), "tokens:int64[2,16]", mode)
+        counts.append(len(asked))
+    assert counts[0] == counts[1] >= 10
+
+
+def test_an_operand_that_is_read_twice_is_not_another() -> None:
+    """x + x reads one tensor, x + y two, of the same shapes."""
+
+    class Sums(nn.Module):  # type: ignore[misc]
+        def forward(self, x: Any, y: Any) -> Any:
+            return (x + x) * (x + y)
+
+    added = [op for op, _ in flat(traced(Sums, ["x:float[8,8]", "y:float[8,8]"])) if op.fn.startswith("add")]
+    assert [op.inputs for op in added] == [1, 2]
+
+
 def test_a_training_pass_is_the_real_backward_pass() -> None:
     """Two products for each of the forward pass but for the first layer's input; attention's own backward kernel."""
     found = traced(Stack, "tokens:int64[2,16]", "train")

@@ -135,6 +135,37 @@ def test_a_decode_step_reads_the_cache_that_a_prefill_left() -> None:
     assert source.cache_bytes(2, 100, "bf16") == 2 * 100 * 4 * 2 * 2 * 64 * 2
 
 
+def test_what_a_token_keeps_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two prefills say it, whatever the step; those of other ranks are others."""
+    from predictor.models.traced import huggingface_passes
+
+    source, looked = traced_config(LLAMA, "small", "config.json").source, []
+    sizes = huggingface_passes._cache_sizes
+    monkeypatch.setattr(huggingface_passes, "_cache_sizes", lambda *words: looked.append(words) or sizes(*words))
+    for mode, context, ranks in (("prefill", 0, 1), ("decode", 60, 1), ("decode", 100, 1), ("decode", 100, 2)):
+        tokens = 1 if mode == "decode" else 16
+        step = Step(mode, 2, tokens, context, "bf16", attention="flash", logits="last")
+        found = source.record(step, None, ranks)
+        assert (found.cache_fixed, found.cache_per_token) == (0.0, 4 * 2 * (2 // ranks) * 64 * 2)
+    assert len(looked) == 2
+
+
+def test_a_pass_that_is_not_recorded_takes_shapes_that_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from predictor.models.traced import recorder
+
+    known: dict[Any, Any] = {}
+    monkeypatch.setattr(recorder, "_KNOWN", known)
+    x, y = torch.empty(3, 4, device="meta"), torch.empty(4, 5, device="meta")
+    watching = recorder.Recorder(torch.nn.Linear(2, 2, device="meta"))
+    with watching, watching.quiet():
+        first, second = x @ y, x @ y
+    assert len(known) == 1
+    assert (first.shape, first.stride()) == (second.shape, second.stride()) == ((3, 5), (5, 1))
+    assert watching.nodes == []
+
+
 def test_a_second_forecast_needs_no_torch(tmp_path: Path, cache: Path) -> None:
     """What was recorded is kept by a hash of the config: another process reads it, without torch or transformers."""
     path = written(tmp_path, UNKNOWN)

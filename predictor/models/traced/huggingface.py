@@ -126,11 +126,11 @@ class HuggingFace(Source):
         self.plan: Mapping[str, str] | None = None
         self._models: dict[str, Any] = {}
         self._found: dict[str, Recording] = {}
-        self._caches: dict[tuple[int, int], float] = {}
+        self._caches: dict[tuple[str, str, int], tuple[float, float]] = {}  # by attention, dtype and ranks
 
     def planned(self, plan: Mapping[str, str]) -> Self:
         found = copy(self)
-        found.plan, found._found = plan, {}
+        found.plan, found._found, found._caches = plan, {}, {}
         return found
 
     def record(self, step: Step, accumulate: bool | None, tp: int = 1) -> Recording:
@@ -189,9 +189,15 @@ class HuggingFace(Source):
 
         dtype = step.act_dtype if step.act_dtype in FLOATS else "bf16"
         model = torch_trace.on_meta(self._model(attention), dtype)
-        record = partial(huggingface_passes.record, model, self.name, step, dtype, accumulate)
+        about = attention, dtype, tp
+        record = partial(
+            huggingface_passes.record, model, self.name, step, dtype, accumulate, self._caches.get(about)
+        )  # fmt: skip
         try:
-            return of_one_rank(model, self.plan, tp, self.name, record, trains=step.mode == "train")
+            recording = of_one_rank(model, self.plan, tp, self.name, record, trains=step.mode == "train")
+            if recording.cache_per_token >= 0.0 and step.mode in ("prefill", "decode"):
+                self._caches[about] = recording.cache_fixed, recording.cache_per_token
+            return recording
         except (RequestError, KeyboardInterrupt):
             raise
         except Exception as error:  # in the pass that fills a cache, which is not recorded

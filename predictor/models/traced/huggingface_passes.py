@@ -54,8 +54,10 @@ def _attend(
     return out.transpose(1, 2), None
 
 
-def record(model: Any, name: str, step: Step, dtype: str, accumulate: bool) -> Recording:
-    """One pass of ``model`` as a step says it."""
+def record(
+    model: Any, name: str, step: Step, dtype: str, accumulate: bool, cache: tuple[float, float] | None = None
+) -> Recording:
+    """One pass of ``model`` as a step says it. ``cache``: what `_cache_sizes` says of it, where that is known."""
     kwargs = inputs_of(model, step.batch, step.seq_len, dtype)
     signature = inspect.signature(model.forward).parameters
     train = step.mode == "train"
@@ -72,7 +74,7 @@ def record(model: Any, name: str, step: Step, dtype: str, accumulate: bool) -> R
         raise UnsupportedError(f"{name} has no {step.mode}: expected forward or train")
     per_token, fixed = 0.0, 0.0
     if cached:
-        fixed, per_token = _cache_sizes(model, dtype)
+        fixed, per_token = _cache_sizes(model, dtype) if cache is None else cache
     if step.mode == "decode":
         kwargs |= _cache(model, step.batch, max(1, step.context_len), dtype)
         kwargs = _one_token(model, kwargs, step)

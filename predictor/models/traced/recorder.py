@@ -166,6 +166,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._parts: dict[tuple[Any, ...], Tensor] = {}
         self._alive: list[Any] = []  # a storage that is gone would give its place to another
         self._ops: dict[Op, Op] = {}
+        self._answers: dict[Any, tuple[Op, ...]] = {}  # of the table, by calls without the places of their memory
         self._scopes: dict[int, str] = {}
         self._last = ""
         self._calls = 0
@@ -221,7 +222,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if self._quiet:
-            return func(*args, **kwargs)
+            return _result(func, args, kwargs)
         args, kwargs, seen = _on_one_device(args, kwargs)
         try:
             out = _result(func, args, kwargs)
@@ -251,7 +252,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         )  # fmt: skip
         if name in ("_to_copy", "copy_") and any(t.device.type == "cpu" and t.dim() for t in read):
             told.kwargs["from_host"] = True
-        ops = aten.operators(told)
+        ops = self._operators(told)
         if not ops:
             self.mark()
             return
@@ -265,7 +266,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._calls = 0
         title = f"{scope} {name}".strip()
         for i, op in enumerate(ops):
-            op = self._ops.setdefault(op, op)
             if aten.is_unknown(op):
                 self.unknown[name] = None
             outputs = tuple(made)
@@ -275,6 +275,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self.nodes.append(Node(op, title, inputs, outputs, 1, phase, calls, 1.0, "", scope))
             inputs, calls = (*inputs, *(t for t in outputs if i < len(ops) - 1)), int(gradient)
         self.mark(0)
+
+    def _operators(self, call: Call) -> tuple[Op, ...]:
+        """What the table says of a call, each operator one object; layers alike make the same calls again and again."""
+        try:
+            key = _sizes_of((call.name, call.args, call.kwargs, call.outs), {})
+            known = self._answers.get(key)
+        except TypeError:  # an argument that is no key
+            key, known = None, None
+        if known is None:
+            known = tuple(self._ops.setdefault(op, op) for op in aten.operators(call))
+            if key is not None:
+                self._answers[key] = known
+        return known
 
     def _scope(self, node: Any) -> tuple[str, str, bool]:
         """The module that a call belongs to, its phase, and whether it works on gradients: what a backward pass runs of
@@ -350,6 +363,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if isinstance(value, list | tuple):
             return [self._told(v, read) for v in value]
         return value
+
+
+def _sizes_of(value: Any, places: dict[int, int]) -> Any:
+    """A part of a call as part of a key: the memory of operands is told apart, and which it is does not count."""
+    if isinstance(value, Operand):
+        place = places.setdefault(value.key, len(places) + 1) if value.key else 0
+        return value.shape, value.stride, value.dtype, value.role, place
+    if isinstance(value, list | tuple):
+        return tuple(_sizes_of(each, places) for each in value)
+    if isinstance(value, dict):
+        return tuple((name, _sizes_of(each, places)) for name, each in value.items())
+    hash(value)
+    return type(value), value
 
 
 def _tensors(out: Any) -> Iterator[torch.Tensor]:
