@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import predictor
 from predictor.engines import EAGER, HOSTS, Engine
 from predictor.engines.pytorch.engine import COMPILE
+from predictor.hardware.generation import generation
 from predictor.hardware.gpu import list_gpus, load_gpu
 from predictor.kernels.artifact import load_artifacts
 from predictor.kernels.base import predict_kernels
@@ -73,7 +74,11 @@ def operators(dtype: str) -> st.SearchStrategy[Op]:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("gpu", list_gpus())
+#: One board of each generation with each type of memory.
+KINDS = {(generation(load_gpu(name)), load_gpu(name).memory_type): name for name in list_gpus()}
+
+
+@pytest.mark.parametrize("gpu", KINDS.values())
 @settings(max_examples=6, deadline=None)  # of each of forty GPUs
 @given(data=st.data(), dtype=st.sampled_from(DTYPES))
 def test_no_kernel_beats_the_roofline(gpu: str, data: st.DataObject, dtype: str) -> None:
