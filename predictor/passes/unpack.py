@@ -2,8 +2,8 @@
 
 Every product of a linear layer of the base has a kernel ahead of it that unpacks the weight to 16 bit, in the forward
 pass and again in the backward pass, as bitsandbytes runs it where rows are many (0.50.2, autograd/_functions.py,
-MatMul4Bit; backends/cuda/ops.py:585-620). Embedding, head, norms and adapters stay in 16 bit; fused experts do, too,
-whose weights are no linear layer's.
+MatMul4Bit; backends/cuda/ops.py:585-620). A forward pass of a checkpoint of bitsandbytes does so, too.
+Embedding, head, norms and adapters stay in 16 bit; fused experts do, too, whose weights are no linear layer's.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ _NAME = "dequantize"
 _CALLS = 3
 
 
-def unpack(graph: Graph) -> Graph:
-    """A joint ``graph`` of adapters whose products have a weight-only scheme, with the kernels that unpack it; itself
-    where none has."""
+def unpack(graph: Graph, alone: bool = True) -> Graph:
+    """A ``graph`` whose products have a weight-only scheme, with the kernels that unpack it; itself where none has.
+
+    ``alone`` False: a product of one row reads the packed weight itself, as bitsandbytes' gemv_4bit does.
+    """
     packed = {
         (node.inputs[1].name, node.inputs[1].axes): node.op.quant
-        for block in graph.blocks for node in block.nodes if isinstance(node.op, Gemm) and node.op.quant
+        for block in graph.blocks for node in block.nodes
+        if isinstance(node.op, Gemm) and node.op.quant and (alone or node.op.m > 1)
     }  # fmt: skip
     if not packed:
         return graph

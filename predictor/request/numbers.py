@@ -11,6 +11,7 @@ from predictor.errors import RequestError, UnsupportedError, nearest
 from predictor.files.records import dataclass, replace
 from predictor.formats.dtypes import ALIASES, bytes_of
 from predictor.formats.parts import Checkpoint, Format, Formats, Named
+from predictor.formats.quantization import INTEGERS
 from predictor.hardware.gpu import GPUSpec
 from predictor.models.base import CACHED
 
@@ -45,7 +46,7 @@ class Meaning:
 #: Units that scale blocks of 32 elements themselves are those that take 4-bit floats, too (Blackwell, CDNA 4).
 _MICROSCALING = "fp4"
 
-_MEANINGS: Mapping[str, Meaning] = {
+_NAMED: Mapping[str, Meaning] = {
     "fp32": Meaning("fp32", "fp32"),
     "tf32": Meaning("tf32", "fp32"),
     "fp16": Meaning("fp16", "fp16"),
@@ -61,6 +62,8 @@ _MEANINGS: Mapping[str, Meaning] = {
     "int4_wo": Meaning("", "", "int4_wo", "int4_wo"),
     "int4_wo_g64": Meaning("", "", "int4_wo_g64", "int4_wo_g64"),
     "int4_wo_g32": Meaning("", "", "int4_wo_g32", "int4_wo_g32"),
+    "int3_wo": Meaning("", "", "int3_wo", "int3_wo"),
+    "int2_wo": Meaning("", "", "int2_wo", "int2_wo"),
     "fp8_wo": Meaning("", "", "fp8_wo", "fp8_wo"),
     "nvfp4_wo": Meaning("", "", "nvfp4_wo", "nvfp4_wo"),
     "nf4": Meaning("", "", "nf4", "nf4"),
@@ -69,7 +72,17 @@ _MEANINGS: Mapping[str, Meaning] = {
     "mxfp4_mxfp8": Meaning("mxfp8", "bf16", "w4a8_mxfp4_mxfp8", "w4a8_mxfp4_mxfp8", _MICROSCALING),
     "nvfp4": Meaning("nvfp4", "bf16", also=_MICROSCALING),
 }
-SUPPORTED = tuple(_MEANINGS)
+SUPPORTED = tuple(_NAMED)
+#: And those that checkpoints alone have: integers in groups of every size, and pairs of formats.
+_MEANINGS: Mapping[str, Meaning] = {
+    **{name: Meaning("", "", name, name) for name in INTEGERS},
+    "mxfp4_fp8": Meaning("fp8", "bf16", "w4a8_mxfp4_fp8", "w4a8_mxfp4_fp8", _MICROSCALING),
+    # computed as nvfp4: both are 4-bit floats in blocks, on the same units
+    "mxfp4_mxfp4": Meaning("nvfp4", "bf16", "w4a4_mxfp4", "w4a4_mxfp4", _MICROSCALING),
+    "int4_fp8": Meaning("fp8", "bf16", "w4a8_int4_fp8", "w4a8_int4_fp8"),
+    "nf4_plain": Meaning("", "", "nf4_plain", "nf4_plain"),
+    **_NAMED,
+}
 #: Those that training can run in; the others quantize for inference.
 TRAINABLE = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp8_current", "fp8_row", "fp8_block", "mxfp8", "nvfp4")
 #: Those that training alone has: serving looks for the scale of every token.
@@ -86,7 +99,10 @@ _NEAREST: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 #: The words that run the same weights on a GPU without the units of a word: unpacked to 16 bit.
-_WEIGHT_ONLY: Mapping[str, str] = {"fp8": "fp8_wo", "fp8_static": "fp8_wo", "fp8_block": "fp8_wo", "nvfp4": "nvfp4_wo"}
+_WEIGHT_ONLY: Mapping[str, str] = {
+    "fp8": "fp8_wo", "fp8_static": "fp8_wo", "fp8_block": "fp8_wo", "nvfp4": "nvfp4_wo", "mxfp4_mxfp8": "mxfp4",
+    "mxfp4_fp8": "mxfp4", "mxfp4_mxfp4": "mxfp4", "int4_fp8": "int4_wo",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

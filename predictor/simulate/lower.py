@@ -10,7 +10,7 @@ from predictor.engines import EAGER, Engine
 from predictor.errors import UnsupportedError
 from predictor.formats.dtypes import bytes_of
 from predictor.formats.parts import Formats, plain
-from predictor.formats.quantization import CURRENT
+from predictor.formats.quantization import CURRENT, UNPACKED_FIRST
 from predictor.graph import Graph
 from predictor.models.base import CACHED, Feature, Model
 from predictor.models.step import Step
@@ -307,15 +307,16 @@ def cut_products(graph: Graph, how: Lowering) -> Graph:
 
 
 def unpack_base(graph: Graph, how: Lowering) -> Graph:
-    """Kernels that unpack a base in few bits, under adapters that are trained."""
+    """Kernels that unpack a base in few bits: under adapters that are trained, and in every pass of bitsandbytes."""
     formats = how.formats
-    if not how.step.lora or how.accumulate is None or formats is None:
+    if formats is None or not formats.linear.quant or bytes_of(formats.linear.dtype) < 2:
         return graph
-    if not formats.linear.quant or bytes_of(formats.linear.dtype) < 2:
+    trains = bool(how.step.lora) and how.accumulate is not None
+    if not trains and formats.linear.quant not in UNPACKED_FIRST:
         return graph
     from predictor.passes.unpack import unpack
 
-    return unpack(graph)
+    return unpack(graph, alone=trains)
 
 
 def choose_tokens(graph: Graph, how: Lowering) -> Graph:

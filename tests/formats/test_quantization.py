@@ -13,7 +13,7 @@ from predictor.errors import UnknownNameError, UnsupportedError
 from predictor.forecast.forecast import forecast
 from predictor.formats.dtypes import bytes_of
 from predictor.formats.parts import HIGH_PARTS, Format, Formats
-from predictor.formats.quantization import SCHEMES, activation_bytes, stand_ins, variant, weight_bytes
+from predictor.formats.quantization import SCHEMES, activation_bytes, integer_word, stand_ins, variant, weight_bytes
 from predictor.hardware.gpu import load_gpu
 from predictor.kernels.artifact import load_artifacts
 from predictor.kernels.base import make_batch, predict_kernels
@@ -274,3 +274,18 @@ def test_constants_of_experts_are_of_the_kernel_that_runs() -> None:
     layers: list[Op] = [MoE("bf16", 16384, 4096, 14336, 8, 2, quant="int8_wo")]
     vllm, sglang = (float(estimator.seconds(make_batch("moe", layers, name), board)[0]) for name in ("vllm", "sglang"))
     assert sglang == pytest.approx(vllm, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("bits", "group", "zero", "word", "each"),
+    [
+        (4, 128, False, "int4_wo", 4 + 16 / 128), (4, 0, False, "int4_wo_row", 4.0), (8, 0, False, "int8_wo", 8.0),
+        (4, 32, True, "int4_wo_g32_zp", 4 + 20 / 32), (3, 128, False, "int3_wo", 3.125),
+        (2, 64, True, "int2_wo_g64_zp", 2 + 18 / 64),
+        (8, 128, False, "int8_wo_g128", 8.125),
+    ],
+)  # fmt: skip
+def test_bits_of_integer_weights_by_hand(bits: int, group: int, zero: bool, word: str, each: float) -> None:
+    assert integer_word(bits, group, zero) == word
+    assert weight_bytes("bf16", word) * 8 == each
+    assert activation_bytes("bf16", word) == 2.0 and stand_ins(word)[0] == word and len(stand_ins(word)) >= 3

@@ -42,9 +42,9 @@ def quantized(name: str, **said: Any) -> Any:
     return config_from_dict(raw(name, quantization_config=said), name)
 
 
-def graph_of(model: Any, gpu: str, **words: Any) -> Graph:
+def graph_of(model: Any, gpu: str, rows: int = 4, **words: Any) -> Graph:
     point = Request(model, gpu, **{**SERVED, **words}).run()
-    step = make_step(point.work, point.numbers, "decode", 1, 1000, 4)
+    step = make_step(point.work, point.numbers, "decode", 1, 1000, rows)
     return lower(Lowering(point.config, step, formats=point.numbers.formats, engine=point.work.engine))
 
 
@@ -132,8 +132,61 @@ def test_schemes_of_every_kind_of_file() -> None:
         ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8_block"),
         ({"quant_method": "fp8", "activation_scheme": "static"}, "fp8_static"),
         ({"quant_method": "gptq", "bits": 4, "group_size": 128}, "int4_wo"),
-        ({"quant_method": "gptq", "bits": 4, "group_size": -1}, "int4_wo"),
-        ({"quant_method": "gptq", "bits": 8, "group_size": 32}, "int8_wo"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": -1}, "int4_wo_row"),
+        ({"quant_method": "gptq", "bits": 8, "group_size": 32}, "int8_wo_g32"),
+        ({"quant_method": "gptq", "bits": 3, "group_size": 128, "sym": False}, "int3_wo"),
+        ({"quant_method": "gptq", "bits": 2, "group_size": 64, "sym": False}, "int2_wo_g64_zp"),
+        ({"quant_method": "auto-round", "bits": 4, "group_size": 32, "sym": True}, "int4_wo_g32"),
+        ({"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True}, "int4_wo_g32_zp"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "nf4_plain"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True}, "nf4"),
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "int8"),
+        (
+            {"quant_method": "torchao", "quant_type": "int4_weight_only", "quant_type_kwargs": {"group_size": 64}},
+            "int4_wo_g32",
+        ),
+        (
+            {"quant_method": "torchao", "quant_type": {"default": {"_type": "Int8WeightOnlyConfig", "_data": {}}}},
+            "int8_wo",
+        ),
+        (
+            {
+                "quant_method": "torchao",
+                "quant_type": {"default": {"_type": "Float8DynamicActivationFloat8WeightConfig", "_data": {}}},
+            },
+            "fp8",
+        ),
+        (
+            {
+                "quant_method": "quark",
+                "global_quant_config": {
+                    "weight": {"dtype": "fp4", "qscheme": "per_group", "group_size": 32},
+                    "input_tensors": {"dtype": "fp4", "qscheme": "per_group", "group_size": 32, "is_dynamic": True},
+                },
+            },
+            "mxfp4_mxfp4",
+        ),
+        (
+            {
+                "quant_method": "quark",
+                "global_quant_config": {
+                    "weight": {"dtype": "fp8_e4m3", "qscheme": "per_tensor"},
+                    "input_tensors": {"dtype": "fp8_e4m3", "qscheme": "per_tensor", "is_dynamic": False},
+                },
+            },
+            "fp8_static",
+        ),
+        (
+            {"quant_method": "hqq", "quant_config": {"weight_quant_params": {"nbits": 4, "group_size": 64}}},
+            "int4_wo_g32",
+        ),
+        ({"quant_method": "quanto", "weights": "int8", "activations": None}, "int8_wo"),
+        ({"quant_method": "eetq"}, "int8_wo"),
+        ({"quant_method": "aqlm", "nbits_per_codebook": 16, "num_codebooks": 1, "in_group_size": 8}, "int2_wo_row"),
+        ({"quant_algo": "W4A8_AWQ"}, "int4_fp8"),
+        ({"quant_algo": "W4A8_MXFP4_FP8"}, "mxfp4_fp8"),
+        (group({"num_bits": 4, "type": "int", "group_size": 128}, {"num_bits": 8, "type": "float"}), "int4_fp8"),
+        (group({"num_bits": 3, "type": "int", "group_size": 64, "symmetric": False}), "int3_wo_g64_zp"),
         ({"quant_method": "awq", "bits": 4, "group_size": 64}, "int4_wo_g64"),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4"),
         ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8_static"),
@@ -154,6 +207,87 @@ def test_schemes_of_every_kind_of_file() -> None:
     bf16 = 2 * (128256 * 4096 + (32 * 2 + 1) * 4096)  # embedding and norms
     linear = 32 * (4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 14336) + 128256 * 4096  # the head, too
     assert predict(int4, "h100", **SERVED).memory.weights == pytest.approx(bf16 + linear * (4.5 / 8), rel=1e-12)
+
+
+def test_every_scheme_of_a_checkpoint_has_a_forecast_that_its_bytes_bound() -> None:
+    """Fewer bits are fewer bytes and less time than the next format; 4-bit floats in either block take like times."""
+    seconds = {}
+    for bits in (8, 4, 3, 2):
+        answer = predict(quantized("llama-3.1-8b", quant_method="gptq", bits=bits, group_size=128), "h100", **SERVED)
+        seconds[bits] = answer.latency_s
+        assert any(f"int{bits}_wo" in note and "was not measured" in note for note in answer.notes) == (bits != 4)
+    assert seconds[2] < seconds[3] < seconds[4] < seconds[8]
+    tensor = {"dtype": "fp4", "qscheme": "per_group", "group_size": 32, "is_dynamic": True}
+    quark = {"quant_method": "quark", "global_quant_config": {"weight": tensor, "input_tensors": tensor},
+             "kv_cache_quant_config": {"*k_proj": {"output_tensors": {"dtype": "fp8_e4m3"}}}}  # fmt: skip
+    mx = predict(quantized("llama-3.1-8b", **quark), "b200", **SERVED)
+    nv = predict(quantized("llama-3.1-8b", quant_algo="NVFP4"), "b200", **SERVED)
+    assert mx.workload.dtype == "mxfp4_mxfp4" and mx.workload.kv_dtype == "fp8"
+    linear = [sum(row.latency_s for row in answer.breakdown if row.op == "linear") for answer in (mx, nv)]
+    assert linear[0] == pytest.approx(linear[1], rel=0.1)
+    assert predict(quantized("llama-3.1-8b", **quark), "h100", **SERVED).workload.dtype == "mxfp4"
+
+
+def test_bitsandbytes_unpacks_its_weights_ahead_of_every_product_of_several_rows() -> None:
+    nf4 = quantized("llama-3.1-8b", quant_method="bitsandbytes", load_in_4bit=True)
+    many, single = (graph_of(nf4, "h100", rows=rows) for rows in (16, 1))
+    kernels = [node for node, _ in many.nodes() if node.name.endswith("dequantize")]
+    assert {node.name.removesuffix(" dequantize") for node in kernels} >= {"attention qkv", "mlp down"}
+    assert not [node for node, _ in single.nodes() if node.name.endswith("dequantize")]
+    assert formats(many)["mlp down"] == ("bf16", "") and formats(single)["mlp down"] == ("bf16", "nf4_plain")
+    answer = predict(nf4, "h100", **SERVED)
+    linear = 32 * (4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 14336)
+    assert answer.memory.weights == pytest.approx(linear * 4.5 / 8 + 2 * (2 * 128256 * 4096 + 65 * 4096), rel=1e-9)
+
+
+_DOWN, _ATTENTION = "model.layers.{}.mlp.down_proj", "model.layers.{}.self_attn"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"quant_method": "gptq", "bits": 4, "group_size": 128,
+         "dynamic": {"+:.*mlp[.]down_proj": {"bits": 8, "group_size": -1}, "-:.*self_attn": {}}},
+        {"quant_method": "auto-round", "bits": 4, "group_size": 128, "extra_config": {
+            **{_DOWN.format(i): {"bits": 8, "group_size": -1} for i in range(32)},
+            **{_ATTENTION.format(i): {"bits": 16} for i in range(32)}}},
+        {"quant_method": "quark", "exclude": ["lm_head", "*self_attn*"],
+         "global_quant_config": {"weight": {"dtype": "int4", "qscheme": "per_group", "group_size": 128}},
+         "layer_quant_config": {"*mlp.down_proj": {"weight": {"dtype": "int8", "qscheme": "per_channel"}}}},
+        {"quant_method": "torchao", "quant_type": {"default": {"_type": "ModuleFqnToConfig", "_data": {
+            "module_fqn_to_config": {
+                "_default": {"_type": "Int4WeightOnlyConfig", "_data": {"group_size": 256}},
+                "re:.*down_proj": {"_type": "Int8WeightOnlyConfig"}, "re:.*self_attn.*": None}}}}},
+    ],
+    ids=lambda said: said["quant_method"],
+)  # fmt: skip
+def test_mixtures_of_bits_by_pattern(said: dict[str, Any]) -> None:
+    checkpoint = config_from_dict(raw("llama-3.1-8b", quantization_config=said)).checkpoint
+    assert checkpoint is not None and checkpoint.scheme == "int4_wo" and not checkpoint.layers
+    assert dict(checkpoint.own) == {"attention.qkv": "", "attention.out": "", "mlp.down": "int8_wo"}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"quant_method": "gptq", "bits": 7}, {"quant_method": "gptq", "bits": 4, "group_size": "x"},
+        {"quant_method": "gptq", "dynamic": {"+:a": 3}}, {"quant_method": "gptq", "dynamic": [1]},
+        {"quant_method": "bitsandbytes"}, {"quant_method": "torchao"}, {"quant_method": "torchao", "quant_type": 3},
+        {"quant_method": "torchao", "quant_type": {"default": {"_type": "FqnToConfig"}}}, {"quant_method": "quark"},
+        {"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp6"}}}, {"quant_method": "hqq"},
+        {"quant_method": "quark", "global_quant_config": {"weight": []}}, {"quant_method": "aqlm", "in_group_size": 0},
+        {"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp4"}}, "kv_cache_quant_config": [1]},
+        {"quant_method": "quanto", "weights": "int1"}, {"quant_method": "hqq", "quant_config": 4}, {"quant_method": []},
+        {"quant_method": "auto-round", "bits": None}, {"quant_method": "torchao", "quant_type": "int4"},
+        {"quant_method": "torchao", "quant_type": {"default": {"_type": "Int4WeightOnlyConfig", "_data": 3}}},
+        {"quant_method": "torchao", "quant_type": "int8_weight_only", "quant_type_kwargs": 3},
+        {"quant_method": "gptq", "dynamic": {"+:(": {"bits": 8}}},
+    ],
+)  # fmt: skip
+def test_odd_schemes_are_one_line(said: dict[str, Any]) -> None:
+    with pytest.raises(RequestError) as caught:
+        predict(quantized("llama-3.1-8b", **said), "h100", **SERVED)
+    assert "\n" not in str(caught.value)
 
 
 def test_modules_that_are_left_out_are_priced_in_16_bit_in_time_and_memory() -> None:
@@ -262,10 +396,10 @@ def test_dtype_overrides_the_checkpoint_with_a_note() -> None:
     assert same.workload.dtype == "fp8" and same.latency_s == predict(fp8, "h100", **SERVED).latency_s
     with pytest.raises(RequestError, match="names no quantization"):
         predict("llama-3.1-8b", "h100", dtype="checkpoint")
-    unknown = quantized("llama-3.1-8b", quant_method="bitsandbytes", load_in_4bit=True)
+    unknown = quantized("llama-3.1-8b", quant_method="vptq")
     with pytest.raises(UnsupportedError) as caught:
         predict(unknown, "h100", **SERVED)
-    for word in ("'bitsandbytes'", "gptq", "compressed-tensors", "--dtype overrides the checkpoint"):
+    for word in ("'vptq'", "gptq", "compressed-tensors", "--dtype overrides the checkpoint"):
         assert word in str(caught.value)
     assert predict(unknown, "h100", dtype="int4_wo", **SERVED).workload.dtype == "int4_wo"
 

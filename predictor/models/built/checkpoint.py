@@ -16,24 +16,28 @@ from predictor.errors import RequestError, SpecError, UnsupportedError, nearest
 from predictor.files.patterns import Pattern
 from predictor.files.records import dataclass
 from predictor.formats.parts import Checkpoint
-from predictor.formats.quantization import STATIC
+from predictor.formats.quantization import STATIC, integer_word
 from predictor.models.built.config import ModelConfig
 
 #: Schemes of NVIDIA ModelOpt (`quant_algo`) -> words of --dtype.
 _MODELOPT = {
     "FP8": STATIC, "FP8_PER_CHANNEL_PER_TOKEN": "fp8", "FP8_BLOCK_SCALES": "fp8_block", "FP8_PB_WO": "fp8_block",
-    "NVFP4": "nvfp4", "NVFP4_AWQ": "nvfp4", "W4A16_NVFP4": "nvfp4_wo", "MXFP8": "mxfp8", "W4A8_MXFP4_FP8": "",
+    "NVFP4": "nvfp4", "NVFP4_AWQ": "nvfp4", "NVFP4_SVDQUANT": "nvfp4", "W4A16_NVFP4": "nvfp4_wo", "MXFP8": "mxfp8",
+    "W4A8_MXFP4_FP8": "mxfp4_fp8", "W4A8_MXFP4_MXFP8": "mxfp4_mxfp8", "W4A16_MXFP4": "mxfp4", "MXFP4": "mxfp4_mxfp4",
+    "W4A8_AWQ": "int4_fp8",
     "INT8_SQ": "int8", "W8A8_SQ_PER_CHANNEL": "int8", "W8A16": "int8_wo", "W4A16": "int4_wo", "W4A16_AWQ": "int4_wo",
     "INT4_AWQ": "int4_wo",
 }  # fmt: skip
 #: Keys that list modules which stay as they were.
-_KEPT = ("modules_to_not_convert", "ignore", "exclude_modules", "ignored_layers")
+_KEPT = (
+    "modules_to_not_convert", "ignore", "exclude_modules", "ignored_layers", "exclude", "llm_int8_skip_modules",
+    "skip_modules",
+)  # fmt: skip
 #: Patterns of modules with words of their own.
 Single = tuple[tuple[str, str], ...]
-#: Weights of a group (-1: a whole row) -> word, by definition of the words.
-_GROUPS = {128: "int4_wo", -1: "int4_wo", 64: "int4_wo_g64", 32: "int4_wo_g32"}
-#: Methods of a `quantization_config` that have a word.
-KNOWN = ("fp8", "fbgemm_fp8", "gptq", "awq", "mxfp4", "modelopt", "compressed-tensors")
+
+#: Elements that share a scale. Source: OCP Microscaling Formats 1.0.
+_MX = 32
 
 #: Names of the modules of each part below a layer, where a class has no others.
 MODULES: Mapping[str, tuple[str, ...]] = {
@@ -158,19 +162,12 @@ class Rules:
         method = _method(said, where)
         if method == "none":
             return None
-        single: Single = ()
-        if method == "modelopt":
-            word, single = _modelopt(said, where)
-        elif method == "compressed-tensors":
-            word, single = _compressed(said, where)
-        elif method == "mxfp4":  # transformers quantizes the experts alone, whatever the list says
-            word, single = "", (("re:.*[.]experts[.]", "mxfp4"),)
-        else:
-            word = _WORDS[method](said, where)
+        word, single = _METHODS[method](said, where)
         kept = [name for key in _KEPT for name in _names(said, key, where)]
         _check_patterns([pattern for pattern, _ in single], where)
         named = tuple((_Patterns([pattern]), word_of) for pattern, word_of in single)
-        return cls(method, word, _Patterns(kept), named, said.get("lm_head") is True, _kv(said))
+        head = said.get("lm_head") is True or said.get("quant_lm_head") is True
+        return cls(method, word, _Patterns(kept), named, head, _kv(said))
 
     def of(self, name: str) -> str:
         """The word of the module ``name``, "" where it stays as it was."""
@@ -195,8 +192,9 @@ def _method(said: Mapping[str, Any], where: str) -> str:
     return str(method)
 
 
-def _unknown(value: object, where: str, known: Iterable[str] = KNOWN) -> UnsupportedError:
+def _unknown(value: object, where: str, known: Iterable[str] | None = None) -> UnsupportedError:
     """The error for a scheme that no word of --dtype stands for."""
+    known = tuple(KNOWN if known is None else known)
     close = nearest(str(value), known, 1)
     tail = f"; nearest: {close[0]}" if close else ""
     return UnsupportedError(f"{where}: {value!r} is no scheme that is known: expected one of {', '.join(known)}{tail}")
@@ -212,20 +210,170 @@ def _fp8(said: Mapping[str, Any], where: str) -> str:
 
 
 def _integers(said: Mapping[str, Any], where: str) -> str:
-    """GPTQ and AWQ: 4 or 8 bits, one scale for a group of a column's weights (-1: the column)."""
+    """GPTQ and AWQ: integers with one scale for a group of a column's weights (-1: the column), and a zero point unless
+    they are symmetric."""
     bits = said.get("bits", said.get("w_bit", 4))
     group = said.get("group_size", said.get("q_group_size", 128))
-    if bits == 8 and not isinstance(bits, bool):
-        return "int8_wo"
-    if bits != 4 or isinstance(group, bool) or not isinstance(group, int) or group not in _GROUPS:
-        known = ("4 bits in groups of 128", "of 64", "of 32", "8 bits")
+    return _integer(bits, group, said.get("zero_point") is True or said.get("sym") is False, where)
+
+
+def _integer(bits: Any, group: Any, zero: bool, where: str) -> str:
+    """The word of integers in groups; UnsupportedError for those that no scheme has."""
+    whole = isinstance(bits, int) and isinstance(group, int) and not isinstance(bits, bool) and group is not True
+    word = integer_word(bits, max(group, 0), zero) if whole else ""
+    if not word:
+        known = ("2, 3, 4, 5, 6 or 8 bits", "in groups of 16, 32, 64, 128 or 256, or of a column")
         raise _unknown(f"{bits} bits in groups of {group}", where, known)
-    return _GROUPS[group]
+    return word
 
 
-_WORDS: Mapping[str, Callable[[Mapping[str, Any], str], str]] = {
-    "fp8": _fp8, "fbgemm_fp8": lambda said, where: "fp8", "gptq": _integers, "awq": _integers,
+def _listed(said: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
+    """An object of modules, empty where there is none. SpecError for anything else."""
+    value = said.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise SpecError(f"{where}: {key!r} is {str(value)[:80]!r}, expected an object")
+    return value
+
+
+def _gptq(said: Mapping[str, Any], where: str) -> tuple[str, Single]:
+    """GPTQ's word; "dynamic" (GPTQModel) and "extra_config" (AutoRound) have patterns with values of their own: "-:"
+    (or 16 bits) is a module that stays as it was."""
+    single = []
+    for pattern, about in _listed(said, "dynamic", where).items():
+        sign, _, rest = str(pattern).rpartition(":")
+        kept = sign == "-"
+        single.append((f"re:{rest}", "" if kept else _integers({**said, **_object(about, "dynamic", where)}, where)))
+    for name, about in _listed(said, "extra_config", where).items():
+        values = {**said, **_object(about, "extra_config", where)}
+        whole = isinstance(values.get("bits"), int) and values["bits"] >= 16
+        single.append((str(name), "" if whole else _integers(values, where)))
+    return _integers(said, where), tuple(single)
+
+
+def _object(value: Any, key: str, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise SpecError(f"{where}: {key!r} has {str(value)[:80]!r}, expected an object")
+    return value
+
+
+def _bitsandbytes(said: Mapping[str, Any], where: str) -> tuple[str, Single]:
+    """4 bits (NF4 and FP4 take the same bytes and kernels), with scales quantized in their turn or not; or LLM.int8().
+
+    The head stays as it was. Source: bitsandbytes 0.50, transformers integrations/bitsandbytes.py."""
+    if said.get("load_in_4bit") is True or said.get("_load_in_4bit") is True:
+        return ("nf4" if said.get("bnb_4bit_use_double_quant") is True else "nf4_plain"), ()
+    if said.get("load_in_8bit") is True or said.get("_load_in_8bit") is True:
+        return "int8", ()
+    raise _unknown("bitsandbytes in neither 4 nor 8 bits", where, ("load_in_4bit", "load_in_8bit"))
+
+
+#: torchao's configurations without underscores, capitals and "config" -> word. Source: torchao 0.14,
+#: quantization/quant_api.py.
+_TORCHAO = {
+    "int8weightonly": "int8_wo", "int8dynamicactivationint8weight": "int8", "float8weightonly": "fp8_wo",
+    "float8dynamicactivationfloat8weight": "fp8", "float8staticactivationfloat8weight": STATIC,
+    "float8dynamicactivationint4weight": "int4_fp8", "nvfp4inference": "nvfp4",
+    "nvfp4dynamicactivationnvfp4weight": "nvfp4", "nvfp4weightonly": "nvfp4_wo",
 }  # fmt: skip
+
+
+def _torchao(said: Mapping[str, Any], where: str) -> tuple[str, Single]:
+    """torchao: a configuration by name, or serialized; one for each module by name where it says so."""
+    kind = said.get("quant_type")
+    if isinstance(kind, Mapping) and "default" in kind:
+        kind = kind["default"]
+    if isinstance(kind, Mapping) and "fqn" in str(kind.get("_type", "")).lower():
+        data = _object(kind.get("_data"), "quant_type", where)
+        by_name = data.get("module_fqn_to_config", data.get("fqn_to_config"))
+        modules = dict(_object(by_name, "module_fqn_to_config", where))
+        word = _torchao_word(modules.pop("_default", None), {}, where)
+        return word, tuple((str(name), _torchao_word(kind, {}, where)) for name, kind in modules.items())
+    if kind is None:
+        raise _unknown(kind, f"{where}: quant_type", ("int4_weight_only", *_TORCHAO))
+    return _torchao_word(kind, _listed(said, "quant_type_kwargs", where), where), ()
+
+
+def _torchao_word(kind: Any, more: Mapping[str, Any], where: str) -> str:
+    """The word of one configuration; None is a module that stays as it was."""
+    if kind is None:
+        return ""
+    name, data = (kind.get("_type"), _listed(kind, "_data", where)) if isinstance(kind, Mapping) else (kind, more)
+    plain = str(name).lower().replace("_", "").removesuffix("config")
+    if plain == "int4weightonly":  # scale and zero point in 16 bit each: as many bits as in groups of half the size
+        group = data.get("group_size", 128)
+        return _integer(4, group // 2 if isinstance(group, int) else group, False, where)
+    if plain == "mxdynamicactivationmxweight" or plain == "mxfpinference":
+        return "mxfp4_mxfp4" if "4" in str(data.get("weight_dtype", "")) else "mxfp8"
+    word = _TORCHAO.get(plain, "")
+    if not word:
+        raise _unknown(name, f"{where}: quant_type", ("int4_weight_only", *_TORCHAO))
+    return word
+
+
+#: Quark's dtypes -> type and bits, as compressed-tensors has them. Source: quark 0.10, its config_mapping.
+_QUARK = {
+    "fp8_e4m3": ("float", 8), "fp8_e5m2": ("float", 8), "fp4": ("float", 4), "int8": ("int", 8), "uint8": ("int", 8),
+    "int4": ("int", 4), "uint4": ("int", 4), "int3": ("int", 3), "int2": ("int", 2),
+}  # fmt: skip
+
+
+def _quark(said: Mapping[str, Any], where: str) -> tuple[str, Single]:
+    """AMD Quark: a configuration of all layers, and of layers by pattern."""
+    single = tuple(
+        (str(name), _quark_word(about, where)) for name, about in _listed(said, "layer_quant_config", where).items()
+    )
+    return _quark_word(said.get("global_quant_config"), where), single
+
+
+def _quark_word(said: Any, where: str) -> str:
+    group: dict[str, Mapping[str, Any] | None] = {}
+    about = _object(said, "global_quant_config", where)
+    for key, ours in (("weight", "weights"), ("input_tensors", "input_activations")):
+        tensor = about.get(key)
+        if isinstance(tensor, list) and tensor:  # in steps, int4 over fp8: the first is what is stored
+            tensor = tensor[0]
+        if tensor is None:
+            group[ours] = None
+            continue
+        tensor = _object(tensor, key, where)
+        kind = _QUARK.get(str(tensor.get("dtype")).lower())
+        if kind is None:
+            raise _unknown(tensor.get("dtype"), f"{where}: {key}", _QUARK)
+        size = tensor.get("group_size") if tensor.get("qscheme") == "per_group" else None
+        group[ours] = {"type": kind[0], "num_bits": kind[1], "group_size": size, "dynamic": tensor.get("is_dynamic"),
+                       "symmetric": tensor.get("symmetric")}  # fmt: skip
+    return _group(group, where) if group["weights"] is not None else ""
+
+
+def _hqq(said: Mapping[str, Any], where: str) -> tuple[str, Single]:
+    """HQQ: integers with a scale and a zero point in 16 bit each: as many bits as in groups of half the size."""
+    weights = _listed(_listed(said, "quant_config", where), "weight_quant_params", where)
+    group = weights.get("group_size") or 0
+    return _integer(weights.get("nbits"), group // 2 if isinstance(group, int) else group, False, where), ()
+
+
+def _quanto(said: Mapping[str, Any], where: str) -> tuple[str, Single]:
+    """Quanto: weights alone; integers below 8 bits in groups of 128 with a scale and a shift."""
+    words = {"int8": "int8_wo", "float8": "fp8_wo", "int4": integer_word(4, 64), "int2": integer_word(2, 64)}
+    word = words.get(str(said.get("weights")))
+    if word is None or said.get("activations") is not None:
+        raise _unknown(f"{said.get('weights')} with {said.get('activations')} activations", where, words)
+    return word, ()
+
+
+def _codebooks(said: Mapping[str, Any], where: str) -> tuple[str, Single]:
+    """AQLM: codes of so many bits for a group of a row's weights."""
+    size = said.get("in_group_size")
+    width, books = said.get("nbits_per_codebook"), said.get("num_codebooks")
+    if not isinstance(size, int) or size < 1 or not isinstance(width, int) or not isinstance(books, int):
+        raise _unknown("aqlm without its sizes", where, ("nbits_per_codebook", "num_codebooks", "in_group_size"))
+    return _integer(-(-width * books // size), 0, False, where), ()
+
+
+def _always(word: str) -> Callable[[Mapping[str, Any], str], tuple[str, Single]]:
+    return lambda said, where: (word, ())
 
 
 def _modelopt(said: Mapping[str, Any], where: str) -> tuple[str, Single]:
@@ -279,9 +427,11 @@ def _group(group: Mapping[str, Any], where: str) -> str:
         if weights.get("block_structure") not in (None, [128, 128]):
             raise _unknown(f"fp8 in blocks of {weights.get('block_structure')}", where, ("[128, 128]",))
         return "fp8_block"
-    if (kind, bits, with_inputs) == ("int", 4, None):
-        return _integers({"bits": 4, "group_size": 128 if size is None else size}, where)
-    blocks = size if bits == 4 else None
+    if kind == "int" and with_inputs is None and (bits != 8 or size):
+        return _integer(bits, 0 if size is None else size, weights.get("symmetric") is False, where)
+    if (kind, bits, with_inputs) == ("int", 4, ("float", 8)):
+        return "int4_fp8"
+    blocks = size if kind == "float" and (bits == 4 or size == _MX) else None
     word = _GROUP_WORDS.get((kind, bits, blocks, with_inputs), "")
     if word == "fp8" and inputs is not None and inputs.get("dynamic") is False:
         return STATIC
@@ -297,16 +447,41 @@ def _group(group: Mapping[str, Any], where: str) -> str:
 _GROUP_WORDS: Mapping[tuple[Any, Any, Any, Any], str] = {
     ("float", 8, None, ("float", 8)): "fp8", ("float", 8, None, None): "fp8_wo", ("int", 8, None, None): "int8_wo",
     ("int", 8, None, ("int", 8)): "int8", ("float", 4, 16, ("float", 4)): "nvfp4", ("float", 4, 16, None): "nvfp4_wo",
-    ("float", 4, 32, None): "mxfp4",
+    ("float", 4, 32, None): "mxfp4", ("float", 4, 32, ("float", 4)): "mxfp4_mxfp4",
+    ("float", 4, 32, ("float", 8)): "mxfp4_fp8", ("float", 8, _MX, ("float", 8)): "mxfp8",
 }  # fmt: skip
+#: Methods of a `quantization_config` -> their readers: the word of all layers, and patterns with words of their own.
+_METHODS: Mapping[str, Callable[[Mapping[str, Any], str], tuple[str, Single]]] = {
+    "fp8": lambda said, where: (_fp8(said, where), ()), "fbgemm_fp8": _always("fp8"), "ptpc_fp8": _always("fp8"),
+    "gptq": _gptq, "awq": _gptq, "auto-round": _gptq, "intel/auto-round": _gptq,
+    # transformers quantizes the experts alone, whatever the list says
+    "mxfp4": lambda said, where: ("", (("re:.*[.]experts[.]", "mxfp4"),)),
+    "experts_int8": lambda said, where: ("", (("re:.*[.]experts[.]", "int8_wo"),)),
+    "modelopt": _modelopt, "compressed-tensors": _compressed, "bitsandbytes": _bitsandbytes, "torchao": _torchao,
+    "quark": _quark, "hqq": _hqq, "quanto": _quanto, "eetq": _always("int8_wo"), "aqlm": _codebooks,
+    "bitnet": _always("int2_wo_row"),
+}  # fmt: skip
+#: Methods of a `quantization_config` that have a word.
+KNOWN = tuple(_METHODS)
 
 
 def _kv(said: Mapping[str, Any]) -> str:
     """What the checkpoint's scales of keys and values are for: "fp8" or "", and what else it says in its own words."""
-    scheme = said.get("kv_cache_quant_algo") or said.get("kv_cache_scheme")
+    scheme = said.get("kv_cache_quant_algo") or said.get("kv_cache_scheme") or _quark_kv(said)
     if isinstance(scheme, Mapping):
         scheme = f"{'fp' if scheme.get('type') == 'float' else scheme.get('type')}{scheme.get('num_bits')}"
     return str(scheme).lower() if scheme else ""
+
+
+def _quark_kv(said: Mapping[str, Any]) -> str:
+    """Quark's dtype of the outputs that become keys and values, as "fp8"; "" where they stay as they were."""
+    patterns = said.get("kv_cache_quant_config")
+    for about in patterns.values() if isinstance(patterns, Mapping) else ():
+        outputs = about.get("output_tensors") if isinstance(about, Mapping) else None
+        kind = _QUARK.get(str(outputs.get("dtype"))) if isinstance(outputs, Mapping) else None
+        if kind is not None:
+            return f"{'fp' if kind[0] == 'float' else 'int'}{kind[1]}"
+    return ""
 
 
 # -------------------------------------------------------------------------------------------- modules of a part
