@@ -73,6 +73,37 @@ def test_built_and_traced_experts_agree(data: dict[str, Any], mode: str, tmp_pat
     assert traced.gpu_busy_s == pytest.approx(built.gpu_busy_s, rel=close)
 
 
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_a_sublayer_of_t5_clamps_what_overflows_in_fp16(dtype: str, tmp_path: Path) -> None:
+    """Kernels over all entries that T5Block adds to a sublayer in fp16: sizes, infinite ones, any, the clamp."""
+    t5 = {
+        "model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "d_model": 512, "d_kv": 64, "d_ff": 1024,
+        "num_layers": 2, "num_heads": 8, "vocab_size": 1000, "dropout_rate": 0.1,
+    }  # fmt: skip
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(t5))
+    words: dict[str, Any] = {"mode": "forward", "batch": 2, "seq_len": 128, "dtype": dtype}
+    both = [forecast(Request(name, "h100", **words).run()) for name in (path, f"traced:{path}")]
+    read = [
+        sum(times for node, times in one.plan.stages[0].graph.nodes()
+            if getattr(node.op, "elements", 0) == 2 * 128 * 512 and node.op.dtype == "bool")
+        for one in both
+    ]  # fmt: skip
+    assert read == [2 * 2 * 5 if dtype == "fp16" else 0] * 2  # two layers of two sublayers, two of three
+    built, traced = (one.summary() for one in both)
+    assert traced.latency_s == pytest.approx(built.latency_s, rel=0.05)  # indices of the relative bias differ
+
+
+def test_logits_that_are_divided_are_another_tensor(tmp_path: Path) -> None:
+    """Granite's class divides the logits (modeling_granite.py), which are the largest tensors of a pass."""
+    granite = {"model_type": "granite", "architectures": ["GraniteForCausalLM"], **SIZES, "vocab_size": 50000}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(granite))
+    words: dict[str, Any] = {"mode": "forward", "batch": 4, "seq_len": 256, "dtype": "bf16"}
+    built, traced = (forecast(Request(name, "h100", **words).run()) for name in (path, f"traced:{path}"))
+    assert built.memory.activations == traced.memory.activations == 2 * 4 * 256 * 50000 * 2.0
+
+
 @pytest.mark.parametrize("data", [MIXTRAL, GPT_OSS])
 def test_experts_are_one_operator_and_four_gradients(data: dict[str, Any]) -> None:
     source = traced_config(data, "small", "config.json").source

@@ -55,7 +55,7 @@ class ModelConfig(Model):
     parallel: bool = False  # attention and feed-forward read the same stream, and both are added to it
     shared_norm: bool = False  # ... and share the norm in front
     residual_scale: bool = False  # branches are scaled before they are added (Granite)
-    logit_scale: bool = False
+    logit_scale: str = ""  # what scales the logits: "mul_scalar", "div_scalar"
     head_bias: bool = False
     qk_norm: bool = False
     qk_norm_all: bool = False  # its weight is as wide as all heads together

@@ -200,7 +200,7 @@ def head(w: Writer, x: Tensor) -> Tensor:
         x = x.view(("batch", "hidden"), (rows, width)) if step.logits == "last" else x
         x = w.linear("head", "lm head", x, c.vocab, "vocab", c.head_bias, weight=w.tied)
         if c.logit_scale:
-            x = w.each("logits scale", "mul_scalar", x)
+            x = w.each("logits scale", c.logit_scale, x)
         if c.final_softcap:
             w.scope = "logits softcap"
             x = w.each("logits softcap scale", "div_scalar", x)

@@ -15,6 +15,7 @@ from predictor.models.built.latent import latent_attention
 from predictor.models.built.linear_attention import delta_net, state_space
 from predictor.models.built.writer import Writer
 from predictor.models.step import Step
+from predictor.ops.elementwise import Reduce
 
 if TYPE_CHECKING:
     from predictor.models.built.config import ModelConfig
@@ -132,8 +133,22 @@ def _layer(w: Writer, x: Tensor, bias: Tensor, sparse: bool, encoded: Tensor | N
 
 
 def _sublayer(w: Writer, name: str, x: Tensor, y: Tensor) -> Tensor:
-    """The residual sum that ends a sublayer."""
-    return w.each(f"{name} residual", "add", x, y, scope=f"{name} sublayer")
+    """The residual sum that ends a sublayer; in fp16 eager PyTorch clamps what overflows to the largest number (T5Block
+    of transformers 5.24, modeling_t5.py, and Switch's): sizes, which are infinite, any, two limits, one of them, its
+    negative, the clamp."""
+    y = w.each(f"{name} residual", "add", x, y, scope=f"{name} sublayer")
+    if w.act != "fp16" or w.step.experts != "loop":  # engines have code of their own
+        return y
+    w.scope = f"{name} clamp"
+    sizes = w.table(f"{name} sizes", y.elements)
+    w.each(f"{name} sizes", "neg", y, out=sizes, grad=False)
+    infinite = w.table(f"{name} infinite", y.elements, "bool")
+    w.each(f"{name} infinite", "max_scalar", sizes, out=infinite, dtype="bool", in_dtype=w.act, grad=False)
+    w.put(Reduce("bool", 1, y.elements, 1), f"{name} any", (infinite,), w.table(f"{name} any", 1, "bool"))
+    w.tiny(f"{name} limit", count=4)
+    y = w.each(f"{name} clamp", "max_scalar", y)
+    w.scope = ""
+    return y
 
 
 def build(config: ModelConfig, step: Step) -> Graph:

@@ -37,7 +37,7 @@ FREE = words_of(
 _CHEAP = words_of(
     """
     abs neg sign floor ceil round trunc frac clamp clamp_min clamp_max hardtanh relu6 hardsigmoid hardswish
-    leaky_relu threshold reciprocal square bitwise_not logical_not isnan isinf isfinite nan_to_num prelu
+    leaky_relu threshold reciprocal square bitwise_not logical_not isnan isfinite nan_to_num prelu
     _prelu_kernel glu positive tril triu fmod remainder floor_divide bitwise_and bitwise_or bitwise_xor
     logical_and logical_or logical_xor eq ne lt le gt ge addcmul addcdiv lerp hypot rsub __and__ __or__ __xor__
     bitwise_left_shift bitwise_right_shift heaviside copysign special_entr
@@ -78,6 +78,7 @@ TABLE: dict[str, r.Rule] = {
     **dict.fromkeys(_CHEAP, r.pointwise("fused", 1.0)), **dict.fromkeys(_COSTLY, r.pointwise("fused", 8.0)),
     **dict.fromkeys(_CHEAP_BACKWARD, r.pointwise("fused", 1.0)),
     **dict.fromkeys(_COSTLY_BACKWARD, r.pointwise("fused", 10.0)),
+    "isinf": r.infinite,
     # copies and fills
     **dict.fromkeys(("_to_copy", "copy", "copy_", "to"), r.copied),
     **dict.fromkeys(("clone", "contiguous", "repeat", "roll", "flip", "rot90", "pixel_shuffle", "pixel_unshuffle",

@@ -113,6 +113,13 @@ def _fastest(x: Operand) -> int | None:
     return None
 
 
+def infinite(call: Call) -> Ops:
+    """The sizes of all entries, then which of them are infinite: two kernels (PyTorch 2.13,
+    aten/src/ATen/native/TensorCompare.cpp, isinf)."""
+    x = call.operands[0]
+    return (kernel("fused", x, (x,), 1.0), kernel("fused", call.out, (x,), 1.0))
+
+
 def copied(call: Call) -> Ops:
     """A cast, a copy into another layout, or one from the host."""
     out, source = call.out, next(iter(call.operands[-1:] if call.name == "copy_" else call.operands[:1]), None)
