@@ -170,7 +170,9 @@ class Document:
         if isinstance(raw, dict):
             source, document, raw = raw.get("source"), raw.get("document"), raw.get("value")
             documents = self.fields.get("documents")
-            if document is not None:
+            if isinstance(document, dict | list):
+                self.problems.append(f"{field}: document is {document!r:.60}; expected a key of documents")
+            elif document is not None:
                 title = documents.get(document, document) if isinstance(documents, dict) else document
                 source = f"{source}; see {title}"
         if raw is not None:

@@ -115,3 +115,12 @@ peak_flops: {matrix: {bf16: "20 TFLOP/s", int8: {value: none, source: "ours"}}}
     unknown = text.replace('"8.6"', '"8.8"')
     with pytest.raises(SpecError, match="tensor_cores: expected a compute capability"):
         parse_gpu(unknown, Path("mine.yaml"))
+
+
+@pytest.mark.parametrize("document", ["{a: b}", "[a]"])
+def test_a_document_that_is_no_key_is_one_line(tmp_path: Path, document: str) -> None:
+    said = f"{{value: '66', source: unverified, document: {document}}}"
+    text = f"id: mine\nbase: h100\ndocuments: {{a: A}}\nsm_count: {said}\n"
+    with pytest.raises(SpecError, match=r"sm_count: document is .*; expected a key of documents") as caught:
+        own(tmp_path, text)
+    assert "\n" not in str(caught.value)
