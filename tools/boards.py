@@ -10,10 +10,11 @@ from collections import Counter
 
 from predictor.hardware.gpu import GPUSpec, list_gpus, load_gpu
 from predictor.hardware.known_names import KNOWN_NAMES
-from predictor.report.formats import gib, quantity
 
 #: Of the table's columns.
-HEADS = ("name", "board", "architecture", "SMs", "memory", "bandwidth", "16-bit", "fp8", "power", "known")
+HEADS = (
+    "name", "board", "architecture", "SMs", "GiB", "GB/s", "16-bit TFLOP/s", "fp8 TFLOP/s", "W", "known",
+)  # fmt: skip
 INTRO = """# Boards
 
 {count} boards: `tilecast gpus` lists them, and `tilecast gpus NAME` says the source of every value. Peaks are dense, on
@@ -50,10 +51,10 @@ def _row(gpu: GPUSpec) -> tuple[str, ...]:
     half = next((dtype for dtype in ("bf16", "fp16") if gpu.supports(dtype)), None)
     architecture = f"{gpu.architecture} {gpu.compute_capability}" if gpu.compute_capability else gpu.architecture
     return (
-        f"`{gpu.id}`", gpu.name, architecture, str(gpu.sm_count), gib(gpu.memory_capacity),
-        quantity(gpu.memory_bandwidth, "B/s"), quantity(gpu.peak_flops(half), "FLOP/s") if half else "-",
-        quantity(gpu.peak_flops("fp8"), "FLOP/s") if gpu.supports("fp8") else "-", f"{gpu.power_limit_w:g} W",
-        _known(gpu),
+        f"`{gpu.id}`", gpu.name.removeprefix(f"{_VENDORS[gpu.vendor]} "), architecture, str(gpu.sm_count),
+        f"{gpu.memory_capacity / 2**30:.4g}", f"{gpu.memory_bandwidth / 1e9:.4g}",
+        f"{gpu.peak_flops(half) / 1e12:.4g}" if half else "-",
+        f"{gpu.peak_flops('fp8') / 1e12:.4g}" if gpu.supports("fp8") else "-", f"{gpu.power_limit_w:g}", _known(gpu),
     )  # fmt: skip
 
 
