@@ -121,7 +121,11 @@ def config_file(text: str) -> tuple[Path, Path | None, tuple[int, ...]]:
     try:
         path = _find(text)
         return path, *_stamped(path)
-    except (OSError, RuntimeError, ValueError) as error:  # a name too long, a closed folder, the home of nobody
+    except RuntimeError:  # what `Path.expanduser` says of "~" without a home, of "~nobody"
+        raise SpecError(
+            f"model {text!r}: a path begins with ~, and there is no such home folder; expected the whole path"
+        ) from None
+    except (OSError, ValueError) as error:  # a name too long, a closed folder
         reason = getattr(error, "strerror", None) or error
         raise SpecError(f"model {text!r}: cannot be read ({reason}); expected {_EXPECTED}") from None
 
