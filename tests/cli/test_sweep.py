@@ -222,6 +222,11 @@ def test_parts_of_another_sweep_are_not_mixed_in(tmp_path: Path) -> None:
         assert parts.missing() == [1, 2]
         (parts.folder / "part-000000.json").write_text('[{"point": 3}]', encoding="utf-8")  # cut off, or edited
         assert parts.missing() == [0, 1, 2]
+        parts.write(0, answer(parts.points(0), 0, "roofline"))
+        there = json.loads((parts.folder / "part-000000.json").read_text(encoding="utf-8"))
+        there["rows"][0]["point"] = 3  # a part of the same inputs that holds another point
+        (parts.folder / "part-000000.json").write_text(json.dumps(there), encoding="utf-8")
+        assert parts.missing() == [0, 1, 2]
     with Parts(other, tmp_path / "a.csv", "", restart=True) as parts:
         assert parts.missing() == [0, 1, 2]
 

@@ -25,6 +25,7 @@ CASES = [
     ("compile", "p4", "", "from 7.0 on; on p4 run eager"),
     ("vllm", "b200", "vllm 0.6", "expected release 0.8 on for compute capability 10.0"),
     ("vllm", "rtx-5090", "vllm 2024", "expected release 0.9 on for compute capability 12.0"),
+    ("vllm", "rtx-5090", "vllm 0.8", "expected release 0.9 on for compute capability 12.0"),
     ("vllm", "b200", "vllm 0.11", ""), ("vllm", "rtx-5090", "vllm 0.11", ""), ("vllm", "h100", "vllm 0.6", ""),
     ("vllm", "b60", "", ""), ("vllm", "mi300x", "", ""), ("sglang", "t4", "", ""), ("megatron", "mi300x", "", ""),
     ("fastertransformer", "p4", "", ""), ("fastertransformer", "h100", "", ""), ("tensorrt_llm", "b300", "", ""),

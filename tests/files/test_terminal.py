@@ -10,7 +10,7 @@ from rich.console import Console
 
 import predictor
 from predictor.cli.main import main
-from predictor.files.terminal import Plain, columns_of, headed, screen, show
+from predictor.files.terminal import Plain, columns_of, headed, screen, show, wide_console
 from predictor.report.terminal import print_prediction
 
 TEXTS = [
@@ -65,3 +65,11 @@ def test_a_terminal_and_a_width_are_of_rich(
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert main(words) == 0
     assert "\x1b[1m" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("said", "width"), [("0", 10_000), ("", 10_000), ("²", 10_000), ("100", 100), ("5", 20)])
+def test_columns_that_are_a_number_above_zero_set_the_width(
+    said: str, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", said)
+    assert wide_console().width == width
