@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """The GPU catalogue as docs/reference/boards.md: every board, what it can do, and what nobody states of it.
 
-usage: python tools/boards.py > docs/reference/boards.md
+python tools/boards.py > docs/reference/boards.md
 """
 
 from __future__ import annotations
 
+import argparse
 from collections import Counter
 
 from predictor.hardware.gpu import GPUSpec, list_gpus, load_gpu
@@ -64,4 +65,5 @@ def _known(gpu: GPUSpec) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     print(page(), end="")

@@ -220,9 +220,9 @@ def test_names_are_shown_as_text(world: Path) -> None:
 
 
 def test_a_new_generation_says_so(world: Path) -> None:
-    text = GPU.replace("architecture: hopper", "architecture: rubin\nnew_generation: true")
+    text = GPU.replace("architecture: hopper", "architecture: feynman\nnew_generation: true")
     status, out, _ = run("gpus g.yaml --json", {"g.yaml": text})
-    assert (status, json.loads(out)["architecture"]) == (0, "rubin")
+    assert (status, json.loads(out)["architecture"]) == (0, "feynman")
 
 
 def test_a_pipe_does_not_hang_and_a_process_says_one_line(world: Path) -> None:
