@@ -297,7 +297,7 @@ def test_the_capability_filter_says_why(case: Case, target: capability.Target, s
         ("NVIDIA H100 NVL", "h100-nvl"),
         ("NVIDIA H200", "h200-sxm"),
         ("NVIDIA H20", "h20-sxm"),
-        ("NVIDIA H20-3e", "nvidia-h20-3e"),
+        ("NVIDIA H20-3e", "h20-141gb"),
         ("AMD Instinct MI250X/MI250", "amd-instinct-mi250x-mi250"),
         ("NVIDIA A100-SXM4-80GB", "a100-sxm-80gb"),
         ("NVIDIA A100 80GB PCIe", "a100-pcie-80gb"),
@@ -306,7 +306,8 @@ def test_the_capability_filter_says_why(case: Case, target: capability.Target, s
         ("NVIDIA L4", "l4"),
         ("Tesla T4", "t4"),
         ("NVIDIA GeForce RTX 3090 Ti", "rtx-3090-ti"),
-        ("NVIDIA GeForce RTX 3080 Ti", "nvidia-geforce-rtx-3080-ti"),
+        ("NVIDIA GeForce RTX 3080 Ti", "rtx-3080-ti"),
+        ("NVIDIA GeForce RTX 9090", "nvidia-geforce-rtx-9090"),
         ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "nvidia-h100-80gb-hbm3-mig-1g.10gb"),
     ],
 )
