@@ -116,7 +116,7 @@ class Catalogue(Generic[Spec]):
     def _stem(self, text: str, key: str, expected: str | None) -> str | None:
         """The id that a name stands for, ``key`` as ids are written; None where it is the path of a file."""
         path = is_path(text)
-        if not path and (self.folder / f"{key}.yaml").is_file():
+        if not path and len(key) < 200 and (self.folder / f"{key}.yaml").is_file():  # longer ones are no file's name
             return key
         stem = self.listed("aliases").get(key) if self.table is None else self.table.board(text)
         if stem is not None or path:

@@ -37,6 +37,7 @@ POWER: Final[Range] = (0.1, 100.0)  # p of a p-norm
 SECONDS: Final[Range] = (0.0, 1.0)  # of one call
 BYTES_PER_S: Final[Range] = (1e3, 1e18)
 LOG: Final[Range] = (-10.0, 10.0)  # of measured / forecast: a factor of 22,000
+WIDE_LOG: Final[Range] = (-30.0, 30.0)  # the same, where few rows teach the roofline's error
 SIZE: Final[Range] = (0.0, 1e18)
 PART: Final[Range] = (0.0, 1.0)
 FEATURE: Final[Range] = (-1e6, 1e6)  # logarithms and shares
@@ -117,7 +118,7 @@ MANIFEST: Final[Rules] = {
 #: Of an estimator's intervals.json.
 INTERVALS: Final[Rules] = {"classes": {"widths": LOG, "gpus": LOG, "sizes": SIZE}}
 #: Of a set's manifest.
-SET: Final[Rules] = {"roofline_width": LOG}
+SET: Final[Rules] = {"roofline_width": WIDE_LOG}
 
 #: Of arrays, by the last word of their names: a range, or one a column. Thresholds of trees begin with the unit of
 #: their leaves, of which the largest is 32,767 by definition: no leaf is beyond a factor of e^32.
