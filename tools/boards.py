@@ -35,9 +35,9 @@ def page() -> str:
     lines = [INTRO.format(count=len(boards), names=names)]
     vendors = Counter(board.vendor for board in boards)
     for vendor, _ in vendors.most_common():
-        lines += [f"## {_VENDORS[vendor]}", "", f"| {' | '.join(HEADS)} |", "|" + "---|" * len(HEADS)]
+        lines += [f"## {_VENDORS[vendor]}", "", f"|{'|'.join(HEADS)}|", "|" + "---|" * len(HEADS)]
         of_vendor = sorted((b for b in boards if b.vendor == vendor), key=_age)
-        lines += [f"| {' | '.join(_row(board))} |" for board in of_vendor] + [""]
+        lines += [f"|{'|'.join(_row(board))}|" for board in of_vendor] + [""]
     return "\n".join(lines).rstrip() + "\n"
 
 

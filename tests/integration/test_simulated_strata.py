@@ -58,9 +58,9 @@ def answers(installed: simulated_cuda.Installed, spent_s: list[float]) -> dict[C
     began = time.process_time()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timing, "_LOOK_S", 1e-4)  # hundreds of replays of a small graph between two looks, not thousands
-        found = {c: worker.answer(device, lambda _, c=c: measurer.measure(c), {}) for c in smallest(plan.cases)}
+        rows = {c: worker.answer(device, lambda _, c=c: measurer.measure(c), {}) for c in smallest(plan.cases)}
     spent_s.append(time.process_time() - began)
-    return found
+    return rows
 
 
 def test_every_stratum_gives_a_row(answers: dict[Case, dict[str, Any]]) -> None:

@@ -203,6 +203,6 @@ def test_a_command_fetches_by_the_environment_alone(server: Hub, tmp_path: Path)
     command = [sys.executable, "-c", "import sys; from predictor.cli.main import main; sys.exit(main())"]
     done = subprocess.run([*command, "models", "org/m"], capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0 and done.stderr == "" and "28" in done.stdout
-    again = {**environment, "HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:1"}
-    done = subprocess.run([*command, "models", "org/m"], capture_output=True, text=True, env=again, check=False)
+    offline = {**environment, "HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:1"}
+    done = subprocess.run([*command, "models", "org/m"], capture_output=True, text=True, env=offline, check=False)
     assert done.returncode == 0 and done.stderr == ""

@@ -105,13 +105,13 @@ def test_the_text_of_a_model_of_images_has_its_head(model_type: str, mode: str, 
     lengths = {"context_len": 32} if mode == "decode" else {"seq_len": 32}
     step = Step(mode, 2, **lengths, act_dtype="bf16", attention="flash", training=mode == "train",
                 logits="all" if mode == "train" else "last")  # fmt: skip
-    found = source.record(step, False if mode == "train" else None)
-    ops = [node.op for node, _ in found.graph.nodes() if node.phase == "forward"]
+    recorded = source.record(step, False if mode == "train" else None)
+    ops = [node.op for node, _ in recorded.graph.nodes() if node.phase == "forward"]
     heads = [op for op in ops if isinstance(op, Gemm) and op.n == data["vocab_size"]]
     assert [op.m for op in heads] == [64 if mode == "train" else 2]
     assert sum(isinstance(op, CrossEntropy) for op in ops) == (mode == "train")
-    assert found.parameters == config_from_dict(data, "text").parameters()
-    assert (found.cache_per_token > 0.0) == (mode != "train")
+    assert recorded.parameters == config_from_dict(data, "text").parameters()
+    assert (recorded.cache_per_token > 0.0) == (mode != "train")
 
 
 def test_texts_beside_images_are_both_read() -> None:
@@ -145,8 +145,8 @@ def test_what_a_token_keeps_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -
     for mode, context, ranks in (("prefill", 0, 1), ("decode", 60, 1), ("decode", 100, 1), ("decode", 100, 2)):
         tokens = 1 if mode == "decode" else 16
         step = Step(mode, 2, tokens, context, "bf16", attention="flash", logits="last")
-        found = source.record(step, None, ranks)
-        assert (found.cache_fixed, found.cache_per_token) == (0.0, 4 * 2 * (2 // ranks) * 64 * 2)
+        recorded = source.record(step, None, ranks)
+        assert (recorded.cache_fixed, recorded.cache_per_token) == (0.0, 4 * 2 * (2 // ranks) * 64 * 2)
     assert len(looked) == 2
 
 
