@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from predictor.errors import RequestError
 from predictor.files.collector import no_collector
-from predictor.forecast.forecast import forecast, forecasts
+from predictor.forecast.forecast import forecast, summaries
 from predictor.kernels.artifact import load_artifacts
-from predictor.request.request import Request, of_words
+from predictor.request.request import Request, Runs, of_words
 from predictor.simulate.answer import Prediction
 
 if TYPE_CHECKING:
@@ -51,9 +51,9 @@ def predict(asked: Request) -> Prediction:
 def predict_many(requests: Iterable[Mapping[str, Any]], *, artifacts: str | Path | None = None) -> list[Prediction]:
     """Forecasts of many runs, in order; a request holds the words of `predict` (model and gpu among them).
 
-    Much faster than one after the other, as operators are forecast together and those that runs share once. For that
-    the answers have no breakdown, interval, provenance, notes and number of GPUs that hold a run: ask `predict` for
-    those of the points that matter.
+    Much faster than one after the other: runs that differ in sizes alone (batch, lengths) are forecast as one, and
+    operators that runs share once. For that the answers have no breakdown, provenance, notes and number of GPUs that
+    hold a run: ask `predict` for those of the points that matter.
     Raises RequestError for the first request that cannot be answered, or that has ``artifacts``, ``top`` or ``explain``
     of its own.
     """
@@ -64,7 +64,8 @@ def predict_many(requests: Iterable[Mapping[str, Any]], *, artifacts: str | Path
                 "predict_many: a request has artifacts, top or explain; expected artifacts once, for all of them"
             )
         selector = load_artifacts(artifacts)
-        return [request.summary() for request in forecasts([request.run(selector) for request in asked])]
+        runs = Runs(selector)
+        return list(summaries([runs.run(request) for request in asked], intervals=True))
 
 
 def trace(

@@ -71,9 +71,7 @@ def captured_batch(engine: Engine, batch: int, setting: Setting, longest: int = 
     None where it runs uncaptured. ``longest``: tokens of its longest sequence.
     """
     held = graphs(engine, setting)
-    if held is None or longest > held.longest:
-        return None
-    return held.size_of(batch)
+    return None if held is None else held.batch_of(batch, longest)
 
 
 def captured_tokens(engine: Engine, tokens: int, setting: Setting) -> int | None:

@@ -146,6 +146,11 @@ class Graphs:
     prompt_tokens: int = 0
     unverified: str = ""
 
+    def batch_of(self, batch: int, longest: int = 0) -> int | None:
+        """The size that a decode step of ``batch`` sequences runs in, of up to ``longest`` tokens; None where it runs
+        uncaptured."""
+        return None if longest > self.longest else self.size_of(batch)
+
     def size_of(self, tokens: int) -> int | None:
         """The size that so many tokens of decodes run in; None where none holds them."""
         place = bisect_left(self.sizes, tokens)

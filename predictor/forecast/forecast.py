@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from predictor.engines import Engine
 from predictor.engines.software import remark
@@ -32,20 +33,31 @@ from predictor.simulate.breakdown import (
 )
 from predictor.simulate.capacity import advised
 from predictor.simulate.capture import capture_notes
+from predictor.simulate.columns import (
+    FEWEST,
+    NoColumns,
+    PartWays,
+    in_columns,
+    plain,
+    points,
+    records_apart,
+    structure,
+)
 from predictor.simulate.falling import falling_notes
 from predictor.simulate.interval import range_notes, total_interval
 from predictor.simulate.memory import Memory, memory_of, parameters
 from predictor.simulate.plan import plan_of
 from predictor.simulate.stage import EXCHANGES, PIPELINE, Plan
 from predictor.simulate.sustained import power_notes
-from predictor.simulate.times import GAPS, LAUNCHING, Operators, OpTime, TimedStage
+from predictor.simulate.times import GAPS, LAUNCHING, Operators, OpTime, TimedStage, largest_moment
 
 if TYPE_CHECKING:
     from predictor.simulate.step_time import StepTimes
 
-#: Runs whose operators are forecast in one call, and the operators that are remembered of all of them: chosen by hand,
-#: not from data, and a guard against memory without end.
+#: Runs whose operators are forecast in one call, points of columns that are, and the operators that are remembered of
+#: all of them: chosen by hand, not from data, and a guard against memory without end.
 CHUNK = 1000
+POINTS = 4000
 REMEMBERED = 200_000
 
 
@@ -66,15 +78,16 @@ class Forecast:
         self.timed = stages
         self.step: StepTimes | None = None
         if plan.parallel is None:
-            self.latency_s: float = sum(timed.total_s for timed in stages)
+            self.latency_s: Any = sum(timed.total_s for timed in stages)
         else:
             from predictor.simulate.step_time import step_of  # one GPU starts without it
 
             self.step = step_of(run, plan, stages)
             self.latency_s = self.step.latency_s
-        if not math.isfinite(self.latency_s):
+        unknown = np.ravel(self.latency_s)[~np.isfinite(np.ravel(self.latency_s))]
+        if unknown.size:
             raise SpecError(
-                f"the forecast of {run.config.name} on {run.gpu.id} is {self.latency_s} s; expected a number: its GPU"
+                f"the forecast of {run.config.name} on {run.gpu.id} is {unknown[0]} s; expected a number: its GPU"
                 " or estimators hold values that no kernel takes (--gpu, --artifacts)"
             )
 
@@ -92,6 +105,8 @@ class Forecast:
     @cached_property
     def memory(self) -> Memory:
         """What one GPU keeps; how many GPUs hold the run is left to `prediction`."""
+        if points(self.run):
+            return memory_of(self.run, self.plan, largest_moment(self.plan.stages[0].graph))
         return memory_of(self.run, self.plan)
 
     @property
@@ -148,17 +163,17 @@ class Forecast:
         return between
 
     @property
-    def flops(self) -> float:
+    def flops(self) -> Any:
         """FLOPs that one GPU runs; of a pipeline, the mean over its stages. The optimizer's are left out."""
         return self._counted(attrgetter("flops"))
 
     @property
-    def model_flops(self) -> float:
+    def model_flops(self) -> Any:
         """Those of them that the model asks for, forward and backward: nothing that runs a second time, as PaLM's MFU
         counts (Chowdhery et al., arXiv:2204.02311, appendix B)."""
         return self._counted(attrgetter("model_flops"))
 
-    def _counted(self, of: Callable[[TimedStage], float]) -> float:
+    def _counted(self, of: Callable[[TimedStage], Any]) -> Any:
         if self.plan.parallel is not None:
             kinds = [self.plan.parallel.kinds[kind] for kind in self.plan.parallel.ranks]
             passes = self.run.work.micro_batches
@@ -166,16 +181,16 @@ class Forecast:
         return sum(timed.stage.weight * of(timed) for timed in self.stages if timed.stage.phase != OPTIMIZER)
 
     @property
-    def tokens(self) -> float:
+    def tokens(self) -> Any:
         """Tokens processed, by every step of a forward run anew, or made in decode and generate."""
         work = self.run.work
         if work.mode == "generate":
-            return float(work.batch * work.output_len)
+            return plain(work.batch * work.output_len * 1.0)
         each = work.batch if work.mode == "decode" else sum(work.prompt_lens) or work.batch * work.tokens_each
-        return float(each * work.steps)
+        return plain(each * work.steps * 1.0)
 
     @property
-    def _gpu_busy_s(self) -> float:
+    def _gpu_busy_s(self) -> Any:
         """Seconds in which a GPU has a kernel to run, the run's own but for what there is in their place."""
         if self.step is not None:
             return self.latency_s - sum(self.between_s.values())
@@ -198,7 +213,7 @@ class Forecast:
             mfu=self.model_flops / self.latency_s / run.gpu.peak_flops(run.numbers.gemm),
             hfu=flops / self.latency_s / run.gpu.peak_flops(run.numbers.gemm),
             tokens=self.tokens,
-            sequences=float(work.batch),
+            sequences=plain(work.batch * 1.0),
             parameters=parameters(run.config),
             memory=self.memory,
             between_s=self.between_s,
@@ -213,6 +228,10 @@ class Forecast:
             if work.mode in ("decode", "generate")
             else run.config.unit,  # these make tokens, whatever is read
         )
+
+    def with_interval(self) -> Prediction:
+        """The summary with its interval, None where the operators have none."""
+        return replace(self.summary(), interval_s=total_interval(self.latency_s, self.stages, self.run.work))
 
     @cached_property
     def prediction(self) -> Prediction:
@@ -232,9 +251,8 @@ class Forecast:
         known += ignored_notes(run.config.ignored)
         known += context_notes(run.config, run.work) + capture_notes(run)
         return replace(
-            self.summary(),
+            self.with_interval(),
             memory=advised(self.memory, run),
-            interval_s=total_interval(self.latency_s, self.stages, run.work),
             breakdown=breakdown,
             nodes=longest_nodes(by_stage, table, run.top),
             provenance=_provenance(op_times, table.estimators),
@@ -249,6 +267,12 @@ class Forecast:
             unknown=unknown,
             explained=why,
         )
+
+    def answers(self, runs: Sequence[Run]) -> Iterator[Prediction]:
+        """The summaries of a column, of each of its ``runs`` in order."""
+        count, whole = len(runs), self.with_interval()
+        memory = list(records_apart(whole.memory, count))
+        return records_apart(whole, count, memory=memory, workload=[run.work for run in runs])
 
 
 def _provenance(op_times: Sequence[OpTime], estimators: Sequence[str]) -> dict[str, int]:
@@ -270,21 +294,93 @@ def forecasts(runs: Sequence[Run], *, intervals: bool = False) -> Iterator[Forec
     Operators of all runs on a GPU are forecast together, and what any earlier run had is known. ``intervals``: with the
     errors of the operators, which is half of the work.
     """
-    known: dict[tuple[GPUSpec, Engine, int], Operators] = {}
+    known: Known = {}
     for start in range(0, len(runs), CHUNK):
         plans = [(run, plan_of(run)) for run in runs[start : start + CHUNK]]
         for run, plan in plans:
             check_strict(run, plan)
         places: dict[tuple[GPUSpec, Engine, int], list[int]] = {}
         for place, (run, _) in enumerate(plans):
-            places.setdefault((run.gpu, run.work.engine, id(run.selector)), []).append(place)
+            places.setdefault(_key(run), []).append(place)
         timed: dict[int, tuple[TimedStage, ...]] = {}
         for key, members in places.items():
-            run = plans[members[0]][0]
-            if key not in known:
-                selector = run.selector if intervals else WithoutIntervals(run.selector)
-                known[key] = Operators(run.gpu, run.work.engine, selector)
-            timed |= zip(members, known[key].time([plans[place][1] for place in members]), strict=True)
+            operators = _operators(known, key, plans[members[0]][0], intervals)
+            timed |= zip(members, operators.time([plans[place][1] for place in members]), strict=True)
         for place, (run, plan) in enumerate(plans):
             yield Forecast(run, plan, timed.pop(place))
-        known = {key: operators for key, operators in known.items() if len(operators.rows) <= REMEMBERED}
+        _forget(known)
+
+
+def summaries(runs: Sequence[Run], *, intervals: bool = False) -> Iterator[Prediction]:
+    """`Forecast.summary` of every run, in order; with its interval, where ``intervals`` asks for it.
+
+    Runs that differ in sizes alone are forecast as one, in columns (`predictor.simulate.columns`), the rest one by one.
+    """
+    known: Known = {}
+    for start in range(0, len(runs), POINTS):
+        chunk = runs[start : start + POINTS]
+        answers: dict[int, Prediction] = {}
+        columns, alone = _planned(chunk)
+        by_key: dict[tuple[GPUSpec, Engine, int], list[tuple[list[int], Run, Plan]]] = {}
+        for column in columns:
+            by_key.setdefault(_key(column[1]), []).append(column)
+        for key, members in by_key.items():
+            operators = _operators(known, key, members[0][1], intervals)
+            timed = operators.time_columns([(plan, len(places)) for places, _, plan in members])
+            for (places, run, plan), stages in zip(members, timed, strict=True):
+                whole = Forecast(run, plan, stages)
+                answers |= zip(places, whole.answers([chunk[place] for place in places]), strict=True)
+        singles = forecasts([chunk[place] for place in alone], intervals=intervals)
+        answers |= ((place, each.with_interval()) for place, each in zip(alone, singles, strict=True))
+        for place in range(len(chunk)):
+            yield answers.pop(place)
+        _forget(known)
+
+
+def _planned(runs: Sequence[Run]) -> tuple[list[tuple[list[int], Run, Plan]], list[int]]:
+    """Runs as columns, each with the places of its points, and the places of those that are none's."""
+    groups: dict[object, list[int]] = {}
+    alone: list[int] = []
+    for place, run in enumerate(runs):
+        key = structure(run)
+        if key is None:
+            alone.append(place)
+        else:
+            groups.setdefault(key, []).append(place)
+    columns: list[tuple[list[int], Run, Plan]] = []
+    asked = list(groups.values())
+    while asked:
+        places = asked.pop()
+        if len(places) < FEWEST:
+            alone += places
+            continue
+        column = in_columns([runs[place] for place in places])
+        try:
+            columns.append((places, column, plan_of(column)))
+        except PartWays as parting:
+            ways = parting.mask.tolist()
+            asked += [[place for place, way in zip(places, ways, strict=True) if way is side] for side in (True, False)]
+        except NoColumns:
+            alone += places
+    return columns, sorted(alone)
+
+
+Known = dict[tuple[GPUSpec, Engine, int], Operators]
+
+
+def _key(run: Run) -> tuple[GPUSpec, Engine, int]:
+    """What runs share whose operators are forecast together."""
+    return run.gpu, run.work.engine, id(run.selector)
+
+
+def _operators(known: Known, key: tuple[GPUSpec, Engine, int], run: Run, intervals: bool) -> Operators:
+    """The operators that are known of such runs."""
+    if key not in known:
+        selector = run.selector if intervals else WithoutIntervals(run.selector)
+        known[key] = Operators(run.gpu, run.work.engine, selector)
+    return known[key]
+
+
+def _forget(known: Known) -> None:
+    for key in [key for key, operators in known.items() if len(operators.rows) > REMEMBERED]:
+        del known[key]

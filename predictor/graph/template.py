@@ -6,6 +6,9 @@ it is made, each of them is a `RecordedSize`, which passes for what it holds and
 calls. What cannot be recorded (an index, a hash, text) ends the attempt.
 Every comparison is a guard: a template answers for values that compare as those did that it was made from.
 
+For many points at once sizes are arrays, and the same lines make one graph, whose operators hold columns; a guard is a
+mask then, and takes out the points that compare otherwise.
+
 The function has two halves. The ``early`` one has all that does not depend on the last of the given values, and what it
 makes is remembered: steps that differ in nothing but the last are made of the same nodes and blocks.
 """
@@ -16,12 +19,17 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import CodeType
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from predictor.graph.graph import Graph
 from predictor.graph.tensor import Tensor
+
+BoolArray = npt.NDArray[np.bool_]
 
 #: When a line of the function is run: once, when the values before the last are known, when the last is;
 #: numbered by definition.
@@ -56,6 +64,7 @@ class Trace:
         self.given = tuple(given)
         self.lines: list[Line] = []
         self.names: dict[str, Any] = {"UNBOUND": UNBOUND}
+        self.columns = ""
         self._sizes: dict[str, RecordedSize] = {}
         self._asked: set[str] = set()
         self._made_of: dict[str, Line] = {}
@@ -144,7 +153,8 @@ class Trace:
         return line
 
     def source(self, graph: Graph) -> str:
-        """The function that makes ``graph``, or None where a guard fails, in two halves."""
+        """The function that makes ``graph``, or None where a guard fails, in two halves; ``columns`` becomes that which
+        makes one graph of many points."""
         result = self._made(graph).name
         needed, live = {result}, []
         for line in reversed(self.lines):
@@ -152,6 +162,13 @@ class Trace:
                 needed.update(line.needs)
                 live.append(line)
         live.reverse()
+        self.columns = "\n".join(
+            [
+                f"def columns(ok, {', '.join(self.given)}):",
+                *_in_columns(live),
+                f"    return {result}, ok",
+            ]
+        )
         late = {name for line in live if line.when == LATE for name in line.needs} | {result}
         held = [line.name for line in live if line.when == EARLY and line.name in late]
         names = ", ".join(self.given)
@@ -187,6 +204,37 @@ def _written(lines: list[Line], when: int, indent: str) -> Iterator[str]:
     for line in lines:
         if line.when == when:
             yield f"{indent}{line.name} = {line.text}" if line.name else f"{indent}if {line.text}: return None"
+
+
+def _in_columns(lines: list[Line]) -> Iterator[str]:
+    """The lines for sizes that are arrays, those that are run once apart: a guard takes out the points that fail it."""
+    for line in lines:
+        if line.name:
+            if line.when != ONCE:
+                yield f"    {line.name} = {line.text}"
+        elif line.text.startswith("not ("):
+            yield f"    ok = passed(ok, {line.text.removeprefix('not ')})"
+        else:
+            yield f"    ok = failed(ok, {line.text})"
+
+
+def passed(ok: BoolArray, condition: Any) -> BoolArray:
+    """The points of ``ok`` for which a condition holds."""
+    result: BoolArray = ok & (condition != 0 if isinstance(condition, np.ndarray) else bool(condition))
+    return result
+
+
+def failed(ok: BoolArray, condition: Any) -> BoolArray:
+    """The points of ``ok`` for which a condition does not hold."""
+    result: BoolArray = ok & (condition == 0 if isinstance(condition, np.ndarray) else not condition)
+    return result
+
+
+def rounded(value: Any) -> Any:
+    """``round`` of a number, and of each of a column: the even one of two whole numbers."""
+    if not isinstance(value, np.ndarray):
+        return round(value)
+    return np.array([round(each) for each in value.tolist()], dtype=object)
 
 
 def _plain(value: Any) -> Any:
@@ -310,10 +358,11 @@ def _compiled(source: str) -> CodeType:
 
 class Template:
     """What makes the operators of one structure for other values: ``early`` and ``late`` are the halves of the
-    function, ``source`` its text."""
+    function, ``source`` its text, ``in_columns`` that of the function for many points."""
 
-    def __init__(self, source: str, names: dict[str, Any]) -> None:
+    def __init__(self, source: str, names: dict[str, Any], in_columns: str) -> None:
         self.source = source
+        self._in_columns, self._names = in_columns, names
         exec(_compiled(source), names)  # source that `Trace` wrote, of numbers, names and classes
         self.early: Callable[..., tuple[object, ...] | None] = lru_cache(maxsize=REMEMBERED)(names["early"])
         self.late: Callable[..., Graph | None] = names["late"]
@@ -327,6 +376,22 @@ class Template:
         except Exception:  # whoever makes it directly is told
             return None
 
+    def columns(self, values: tuple[Any, ...], count: int) -> tuple[Graph, BoolArray]:
+        """One graph of ``count`` points, whose sizes are arrays of shape (count,), and for which of them it holds.
+
+        The others' guards fail. Columns hold Python's own numbers, which do not overflow: a rank's part of a tensor is
+        worked out of products of two tensors' elements. Raises whatever arithmetic on them raises.
+        """
+        numbers = (value.astype(object) if isinstance(value, np.ndarray) else value for value in values)
+        return self._of_columns(np.ones(count, dtype=bool), *numbers)
+
+    @cached_property
+    def _of_columns(self) -> Callable[..., tuple[Graph, BoolArray]]:
+        names = {**self._names, "passed": passed, "failed": failed, "round": rounded}
+        exec(_compiled(self._in_columns), names)  # source that `Trace` wrote, too
+        made: Callable[..., tuple[Graph, BoolArray]] = names["columns"]
+        return made
+
 
 def template_of(make: Callable[..., Graph], given: Mapping[str, object]) -> Template:
     """The template of the graph that ``make`` makes of what is ``given``, whose names it takes.
@@ -334,4 +399,5 @@ def template_of(make: Callable[..., Graph], given: Mapping[str, object]) -> Temp
     Untraceable where something in it cannot be recorded.
     """
     trace = Trace(given)
-    return Template(trace.source(make(**trace.sizes)), trace.names)
+    source = trace.source(make(**trace.sizes))
+    return Template(source, trace.names, trace.columns)

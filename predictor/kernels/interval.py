@@ -95,7 +95,8 @@ class Width:
 class OperatorIntervals:
     """Intervals of n operators of any estimators; arrays of shape (n,), NaN in the seconds where none is known.
 
-    Operators of one code in ``classes`` err together. ``notes`` has a line for each class outside what was measured.
+    Operators of one code in ``classes`` err together: 0 for the roofline's, else a place in ``kinds``, counted from 1,
+    of (estimator, class). ``notes`` has a line for each class outside what was measured.
     """
 
     low_s: FloatArray
@@ -103,6 +104,7 @@ class OperatorIntervals:
     inside: BoolArray
     classes: npt.NDArray[np.int64]
     notes: tuple[str, ...]
+    kinds: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,4 +391,4 @@ def spread(
         low[alone], high[alone] = rest
         low[list(copies)], high[list(copies)] = COPIES
     low = np.maximum(latency_s * np.exp(low), np.minimum(bound_s, latency_s))
-    return OperatorIntervals(low, latency_s * np.exp(high), inside, codes, tuple(dict.fromkeys(notes)))
+    return OperatorIntervals(low, latency_s * np.exp(high), inside, codes, tuple(dict.fromkeys(notes)), tuple(numbers))

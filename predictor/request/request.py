@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import wraps
 from inspect import signature
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from predictor.engines import Engine, check_board, running, version_asked
 from predictor.errors import RequestError, UnsupportedError
@@ -18,7 +19,7 @@ from predictor.models.base import CACHED, MODES, Feature, Model
 from predictor.models.forms import model_of
 from predictor.request.instance import of_instance
 from predictor.request.numbers import Cache, cached, default_attention, dtype_word, experts_as_they_are, numbers_of
-from predictor.request.options import Words
+from predictor.request.options import OPTIONS, Words
 from predictor.request.parallelism import Parallelism
 from predictor.request.routing import router_of
 from predictor.request.run import Run
@@ -83,14 +84,11 @@ class Request(Words):
         check_board(engine, gpu, version_asked(self.execution, self.software))
         slots = () if self.prompt_lens is None else ragged_lengths(self.prompt_lens)
         lens = tuple(n for n in slots if n)  # an empty sequence costs nothing
-        output_len = _output_len(self, config, lens)
-        seq_len, context_len = _lengths(self, config, lens, output_len)
-        tokens = seq_len if isinstance(seq_len, int) else 0  # what is no number is refused below
+        sizes = _sizes(self, config, slots)
         numbers, source = numbers_of(config.checkpoint, gpu, self.dtype, self.mode, engine, self.lora != 0)
         if config.every_expert and not engine.fuses:
             numbers = experts_as_they_are(numbers, config.name)
-        fused = engine.fused_encoders if self.mode == "forward" and not config.causal else None
-        attention = self.attention or default_attention(numbers.name, gpu, fused, config.head_width, tokens)
+        attention = _attention(self, config, gpu, engine, numbers.name, sizes["seq_len"])
         cache = Cache(self.mode, engine, attention, gpu)
         numbers, kv_source = cached(numbers, config.checkpoint, self.kv_dtype, cache)
         numbers = replace(numbers, notes=numbers.notes + notes) if notes else numbers
@@ -99,13 +97,10 @@ class Request(Words):
         launch_s, assumed = _launch_overhead(self.launch_overhead, gpu, engine)
         work = Workload(
             mode=self.mode,
-            batch=len(lens) or 1 if self.batch is None or (slots and self.batch == len(slots)) else self.batch,
-            seq_len=seq_len,
+            **sizes,
             dtype=numbers.name,
             execution=engine.name,
             attention=attention,
-            output_len=output_len,
-            context_len=context_len or 0,
             micro_batch=micro_batch,
             micro_batch_assumed=micro_batch != self.micro_batch,
             optimizer=self.optimizer,
@@ -136,6 +131,63 @@ class Request(Words):
         _check_length(config, work)
         chosen = load_artifacts(self.artifacts) if selector is None else selector
         return Run(config, gpu, work, numbers, chosen, self.top, self.explain, self.strict)
+
+
+#: Words that are sizes: of the others follows all of a run but its lengths.
+SIZES = ("batch", "seq_len", "context_len", "output_len")
+_words_of = attrgetter(*(name for name in OPTIONS if name not in SIZES))
+
+
+class Runs:
+    """Runs of requests that come one after the other: of those that differ in sizes alone, the words that they share
+    are checked once, and the sizes of each."""
+
+    def __init__(self, selector: ArtifactSet | RooflineOnly | None = None) -> None:
+        self._selector = selector
+        self._known: dict[Hashable, tuple[Request, Run]] = {}
+
+    def run(self, asked: Request) -> Run:
+        """`Request.run` of a request."""
+        words = _words_of(asked)
+        key = (words, tuple(map(type, words)))  # True is no degree of 1
+        try:
+            known = self._known.get(key)
+        except TypeError:  # a list among them
+            return asked.run(self._selector)
+        if known is not None:
+            first, run = known
+            sizes = _sizes(asked, run.config)
+            engine, numbers = run.work.engine, run.numbers.name
+            if _attention(first, run.config, run.gpu, engine, numbers, sizes["seq_len"]) == run.work.attention:
+                work = replace(run.work, **sizes)
+                _check_length(run.config, work)
+                return replace(run, work=work)
+        run = asked.run(self._selector)
+        if known is None and _sized_alone(asked, run.config):
+            self._known[key] = asked, run
+        return run
+
+
+def _sized_alone(asked: Request, model: Model) -> bool:
+    """Whether sizes change nothing of a run but its lengths: those of no inputs, and of no micro-batches."""
+    fixed = model.sizes is not None or model.parts() or not model.supports(Feature.LENGTH)
+    return asked.mode != "train" and asked.prompt_lens is None and not fixed
+
+
+def _sizes(asked: Request, config: Model, slots: tuple[int, ...] = ()) -> dict[str, Any]:
+    """The sizes of a workload, by name: as asked for, else what the model can take; ``slots``: of a ragged batch."""
+    lens = tuple(n for n in slots if n)
+    output_len = _output_len(asked, config, lens)
+    seq_len, context_len = _lengths(asked, config, lens, output_len)
+    batch = len(lens) or 1 if asked.batch is None or (slots and asked.batch == len(slots)) else asked.batch
+    return {"batch": batch, "seq_len": seq_len, "output_len": output_len, "context_len": context_len or 0}
+
+
+def _attention(asked: Request, config: Model, gpu: GPUSpec, engine: Engine, dtype: str, seq_len: int) -> str:
+    """The kernel of attention: as asked for, else that of the board, or of an engine's rule for encoders."""
+    fused = engine.fused_encoders if asked.mode == "forward" and not config.causal else None
+    tokens = seq_len if isinstance(seq_len, int) else 0  # what is no number is refused with the workload
+    return asked.attention or default_attention(dtype, gpu, fused, config.head_width, tokens)
 
 
 def _micro_batch(asked: Request, config: Model) -> int:

@@ -108,8 +108,10 @@ class Workload:
 
     def __post_init__(self) -> None:
         engines.running(self.execution, self.software)  # which says what there is
-        for option in _CHECKED:
-            option.check(getattr(self, option.name))
+        for name, usual, option in _CHECKED:
+            value = getattr(self, name)
+            if value is not usual or usual is None:  # most are
+                option.check(value)
         self._check_training()
         if self.mode == "generate" and self.output_len < 1:
             raise RequestError(f"--output-len {self.output_len}: generate needs at least 1 token")
@@ -260,8 +262,8 @@ class Workload:
         if self.step_overhead_s is not None:
             return {"step overhead": self.step_overhead_s} if self.step_overhead_s else {}
         each = self.batch // self.parallelism.dp
-        named = ((wait.name, wait.step_s + each * wait.sequence_s) for wait in self._waits())
-        return {name: seconds for name, seconds in named if seconds}
+        waits = (wait for wait in self._waits() if wait.step_s or wait.sequence_s)
+        return {wait.name: wait.step_s + each * wait.sequence_s for wait in waits}
 
     @property
     def waits_range_s(self) -> tuple[float, float] | None:
@@ -284,7 +286,7 @@ class Workload:
         """Positions that the longest sequence of the run takes, the tokens that it makes but the last among them."""
         if self.mode == "decode":
             return self.context_len + 1
-        return self.seq_len + max(0, self.output_len - 1)
+        return self.seq_len + (self.output_len - 1 if self.mode == "generate" else 0)
 
     @property
     def launch_range_s(self) -> tuple[float, float] | None:
@@ -296,7 +298,7 @@ _FIELDS = frozenset(each.name for each in fields(Workload))
 #: Words of a workload that are checked as their rows say: sizes, and those that are one of a list. Of the others a
 #: release, a checkpoint or an alias says more than a list.
 _CHECKED = tuple(
-    option
+    (name, option.default, option)
     for name, option in OPTIONS.items()
     if name in _FIELDS - {"execution", "dtype", "kv_dtype", "system"} and (option.kind == "whole" or option.row.choices)
 )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain, groupby
+
+import numpy as np
 
 from predictor.engines import CAPTURED
 from predictor.files.records import replace
 from predictor.graph import Block, Graph, Node
 from predictor.ops.base import Op
 from predictor.request.run import Run
+from predictor.simulate.columns import Size, agree, each_of
 
 #: Families that end a piece of a captured pass, as they look at the cache: vLLM splits its graphs at them. Source:
 #: vLLM 0.14.1 config/compilation.py (splitting_ops).
@@ -21,7 +24,7 @@ def splits(op: Op) -> bool:
     return op.family in _SPLITS
 
 
-def decode_size(run: Run) -> int | None:
+def decode_size(run: Run) -> Size | None:
     """Sequences of the graph that a rank's decode step runs in, those that pad it included; None where it is launched.
 
     Its own where the engine captures nothing by default, or where nobody read what it captures.
@@ -30,26 +33,36 @@ def decode_size(run: Run) -> int | None:
     batch = work.sequences_a_pass
     if engine.decode_host != CAPTURED:
         return batch
-    from predictor.engines.defaults import captured_batch, graphs  # engines that capture alone have defaults of it
+    from predictor.engines.defaults import graphs  # engines that capture alone have defaults of it
     from predictor.engines.vintage import Setting
 
     setting = Setting(run.gpu, work.parallelism.tp, work.parallelism.pp, latent=run.config.is_mla)
-    return batch if graphs(engine, setting) is None else captured_batch(engine, batch, setting, work.longest_sequence)
+    held = graphs(engine, setting)
+    return batch if held is None else _sizes(held.batch_of, batch, work.longest_sequence)
 
 
-def prompt_size(run: Run) -> int | None:
+def _sizes(captured: Callable[..., int | None], *asked: Size) -> Size | None:
+    """What is captured of the sizes ``asked``, of every point of columns; None where nothing is."""
+    if not isinstance(asked[0], np.ndarray):
+        return captured(*asked)
+    sizes = each_of(captured, *asked)
+    return None if agree(np.array([size is None for size in sizes])) else np.array(sizes)
+
+
+def prompt_size(run: Run) -> Size | None:
     """Tokens of the graphs that a rank's pass over prompts runs in, in pieces; None where all of it is launched."""
     engine, work = run.work.engine, run.work
     if engine.decode_host != CAPTURED or not engine.serves or run.config.is_encoder_decoder:
         return None
-    from predictor.engines.defaults import captured_tokens
+    from predictor.engines.defaults import graphs
     from predictor.engines.vintage import Setting
 
     setting = Setting(run.gpu, work.parallelism.tp, work.parallelism.pp, latent=run.config.is_mla)
-    return captured_tokens(engine, tokens_of(run), setting)
+    held = graphs(engine, setting)
+    return None if held is None else _sizes(held.pieces, tokens_of(run))
 
 
-def tokens_of(run: Run) -> int:
+def tokens_of(run: Run) -> Size:
     """Tokens of a rank's pass over prompts."""
     return sum(run.work.lens_a_pass) or run.work.sequences_a_pass * run.work.seq_len
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,7 @@ from predictor.kernels.collective.core import late_rank_s
 from predictor.ops.collective import Collective
 from predictor.ops.roofline import FloatArray
 from predictor.request.workload import Workload
+from predictor.simulate.columns import by_point, largest, plain
 from predictor.simulate.timeline import Segment, eager
 from predictor.simulate.times import TimedStage
 
@@ -49,8 +51,8 @@ class StageSpread:
 
     below: FloatArray
     above: FloatArray
-    host_below: float
-    host_above: float
+    host_below: Any
+    host_above: Any
     launched: float
 
 
@@ -59,18 +61,19 @@ class RunSpread:
     """A run's latency, the number of kernels that a host launches, and the half widths in seconds, below and above, of
     kernels and host. ``step_s``: of a step of training on many GPUs, its seconds; 0 of other runs."""
 
-    total_s: float
-    launched: float
-    kernels: tuple[float, float]
-    host: tuple[float, float]
+    total_s: Any
+    launched: Any
+    kernels: tuple[Any, Any]
+    host: tuple[Any, Any]
     step_s: float = 0.0
 
-    def interval(self, late_s: float = LATE_S, step_share: float = STEP_SHARE) -> tuple[float, float]:
+    def interval(self, late_s: float = LATE_S, step_share: float = STEP_SHARE) -> tuple[Any, Any]:
         """[low, high] in seconds, which holds the forecast."""
         composed = self.step_s * step_share
-        below = math.hypot(self.kernels[0], self.host[0], composed)
-        above = math.hypot(self.kernels[1], self.host[1], composed, self.launched * late_s)
-        return self.total_s - min(below, self.total_s), self.total_s + above
+        hypot = np.hypot if isinstance(self.total_s, np.ndarray) else math.hypot
+        below = hypot(hypot(self.kernels[0], self.host[0]), composed)
+        above = hypot(hypot(hypot(self.kernels[1], self.host[1]), composed), self.launched * late_s)
+        return plain(self.total_s - np.minimum(below, self.total_s)), plain(self.total_s + above)
 
 
 def spread_of(timed: TimedStage, work: Workload) -> StageSpread | None:
@@ -78,34 +81,43 @@ def spread_of(timed: TimedStage, work: Workload) -> StageSpread | None:
 
     A host whose launch overhead was given has no error of it; one that was assumed may be any in its range.
     """
-    known = timed.table.spread
+    known = timed.operators.spread
     if known is None:
         return None
-    used = [row for block in timed.blocks for row in block.rows]
-    if not np.isfinite(known.high_s[used]).all():
-        return None
     rows = _rows(timed)
+    if not all(np.isfinite(known.high[index]).all() for index in rows):
+        return None
     size = int(known.classes.max(initial=0)) + 1
     classes = [known.classes[index] for index in rows]
-    launches, waited, span = timed.timeline.cpu_s > 0.0, timed.stage.overhead_s, work.waits_range_s
-    waits = (0.0, 0.0) if span is None else (max(0.0, waited - span[0]), max(0.0, span[1] - waited))
+    launches, waited, span = np.any(timed.timeline.cpu_s > 0.0), timed.stage.overhead_s, work.waits_range_s
+    waits = (0.0, 0.0) if span is None else (largest(waited - span[0], 0.0), largest(span[1] - waited, 0.0))
     by_class = []
-    for seconds in (known.low_s, known.high_s):
-        ratio = seconds / timed.table.latency_s
+    for ratio in (known.low, known.high):
         moved = [
             s.gpu_s + (s.gpu_s - s.gaps_s) * (ratio[index] - 1.0) for s, index in zip(timed.segments, rows, strict=True)
         ]
-        change = np.zeros(size)
+        change: Any = 0.0
         for s, other, kinds in zip(timed.segments, moved, classes, strict=True):
-            change += np.bincount(kinds, weights=np.abs(other - s.gpu_s) * s.repeat, minlength=size)
-        by_class.append(change * _felt(timed, moved, float(change.sum())) if launches else change)
+            change = change + _sums(kinds, np.abs(other - s.gpu_s) * s.repeat, size)
+        by_class.append(change * by_point(_felt(timed, moved, change.sum(axis=-1))) if launches else change)
     assumed = work.launch_range_s if launches else None
     host = [0.0, 0.0] if assumed is None else [_host(timed, end_s / work.launch_overhead_s) for end_s in assumed]
     launched = 0.0
     if timed.stage.host in (LAUNCHES, PIECES):
         cut = timed.stage.host == PIECES  # of which many kernels have no launch of their own
-        launched = float(sum((np.count_nonzero(s.cpu_s) if cut else len(s.gpu_s)) * s.repeat for s in timed.segments))
+        each = ((np.count_nonzero(s.cpu_s) if cut else s.gpu_s.shape[-1], s.repeat) for s in timed.segments)
+        launched = float(sum(kernels * repeat for kernels, repeat in each))
     return StageSpread(by_class[0], by_class[1], host[0] + waits[0], host[1] + waits[1] + _late_ranks(timed), launched)
+
+
+def _sums(kinds: npt.NDArray[np.int64], weights: FloatArray, size: int) -> FloatArray:
+    """Sums of ``weights`` by kind, (size,); of columns (points, n), (points, size)."""
+    if weights.ndim == 1:
+        sums: FloatArray = np.bincount(kinds, weights, size).astype(np.float64, copy=False)
+        return sums
+    places = kinds + np.arange(0, len(kinds) * size, size)[:, None]
+    flat: FloatArray = np.bincount(places.ravel(), weights.ravel(), len(kinds) * size).astype(np.float64, copy=False)
+    return flat.reshape(-1, size)
 
 
 def _late_ranks(timed: TimedStage) -> float:
@@ -120,47 +132,50 @@ def _rows(timed: TimedStage) -> list[npt.NDArray[np.int64]]:
     """Rows of the table that a segment's kernels are, block by block; a node that runs n times stands n times."""
     result = []
     for at in timed.blocks:
-        index, nodes = np.array(at.rows, dtype=np.int64), at.block.nodes
-        result.append(np.repeat(index, [node.count for node in nodes]) if len(at.gpu_s) > len(nodes) else index)
+        index, nodes = at.index, at.block.nodes
+        several = at.gpu_s.shape[-1] > len(nodes)
+        result.append(np.repeat(index, [node.count for node in nodes], axis=-1) if several else index)
     return result
 
 
-def _felt(timed: TimedStage, gpu_s: Sequence[FloatArray], change_s: float) -> float:
+def _felt(timed: TimedStage, gpu_s: Sequence[FloatArray], change_s: Any) -> Any:
     """Share of the kernels' ``change_s`` that the total of the two timelines changes by."""
-    if change_s <= 0.0:
-        return 0.0
     moved = [Segment(kernel_s, s.cpu_s, s.repeat) for kernel_s, s in zip(gpu_s, timed.segments, strict=True)]
-    return min(abs(eager(moved).total_s - timed.timeline.total_s) / change_s, 1.0)
+    moved_s = abs(eager(moved).total_s - timed.timeline.total_s)
+    return np.minimum(moved_s / np.where(change_s > 0.0, change_s, np.inf), 1.0)
 
 
-def _host(timed: TimedStage, factor: float) -> float:
+def _host(timed: TimedStage, factor: float) -> Any:
     """Seconds by which the total changes where every call costs the CPU ``factor`` times as much."""
     moved = [Segment(s.gpu_s, s.cpu_s * factor, s.repeat) for s in timed.segments]
     return abs(eager(moved).total_s - timed.timeline.total_s)
 
 
-def run_spread(total_s: float, stages: Sequence[TimedStage], work: Workload) -> RunSpread | None:
+def run_spread(total_s: Any, stages: Sequence[TimedStage], work: Workload) -> RunSpread | None:
     """How far ``total_s`` may be off, the sum of the stages of one plan for ``work``; None without intervals."""
     spreads = [(timed.stage.weight * _longer(timed), spread_of(timed, work)) for timed in stages]
-    below = above = np.zeros(1)
-    host_below = host_above = launched = 0.0
+    below: Any = np.zeros(1)
+    above: Any = below
+    host_below: Any = 0.0
+    host_above: Any = 0.0
+    launched: Any = 0.0
     for weight, spread in spreads:
         if spread is None:
             return None
-        below, above = below + weight * spread.below, above + weight * spread.above
+        below, above = below + by_point(weight) * spread.below, above + by_point(weight) * spread.above
         host_below, host_above = host_below + weight * spread.host_below, host_above + weight * spread.host_above
         launched += weight * spread.launched
-    kernels = float(np.sqrt((below**2).sum())), float(np.sqrt((above**2).sum()))
+    kernels = plain(np.sqrt((below**2).sum(axis=-1))), plain(np.sqrt((above**2).sum(axis=-1)))
     step_s = total_s if work.mode == "train" and work.parallelism.num_gpus > 1 else 0.0
     return RunSpread(total_s, launched, kernels, (host_below, host_above), step_s)
 
 
-def _longer(timed: TimedStage) -> float:
+def _longer(timed: TimedStage) -> Any:
     """What a pipeline takes over one pass through it; 1 without one."""
     return timed.passed_s / timed.timeline.total_s if timed.stage.ends else 1.0
 
 
-def total_interval(total_s: float, stages: Sequence[TimedStage], work: Workload) -> tuple[float, float] | None:
+def total_interval(total_s: Any, stages: Sequence[TimedStage], work: Workload) -> tuple[Any, Any] | None:
     """[low, high] in seconds around ``total_s``, the sum of the stages of one plan for ``work``.
 
     It always holds the forecast; None where the estimators have no intervals.

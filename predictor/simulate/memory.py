@@ -243,8 +243,9 @@ def _local(mesh: Mesh | None) -> Local:
     return lambda axis, size: -(-size // experts[axis]) if axis in experts else shared(axis, size)
 
 
-def memory_of(run: Run, plan: Plan) -> Memory:
-    """What one GPU keeps during a run; how many GPUs hold it is `predictor.simulate.capacity`'s to say."""
+def memory_of(run: Run, plan: Plan, most: Any = None) -> Memory:
+    """What one GPU keeps during a run; how many GPUs hold it is `predictor.simulate.capacity`'s to say. ``most``: the
+    largest traffic of activations at once, where it is known, as it has to be of a column of runs."""
     work = run.work
     allowed = _allowed(run.gpu, work.engine, work.memory_fraction, work.parallelism.num_gpus)
     if work.mode == "train":
@@ -255,11 +256,11 @@ def memory_of(run: Run, plan: Plan) -> Memory:
     cache = cache_bytes(run.config, work, run.numbers, run.config.stack(plan.first))
     ranks = work.parallelism.dp
     ran = plan.stages if work.mode == "forward" else plan.stages[:1]  # parts of a pipeline; decode steps need less
-    most = max(_largest_moment(stage.graph) for stage in ran)
+    most = max(_largest_moment(stage.graph) for stage in ran) if most is None else most
     return Memory(weights, 0.0, 0.0, most, cache, sequences=work.batch // ranks, ranks=ranks, **allowed)
 
 
-def cache_bytes(config: Model, work: Workload, numbers: Precision, stack: Stack | None = None) -> float:
+def cache_bytes(config: Model, work: Workload, numbers: Precision, stack: Stack | None = None) -> Any:
     """Bytes of one GPU's KV cache at the end of a run, of the data-parallel rank with the longest sequences; 0 in mode
     forward, which keeps none. ``stack``: the model's layers where a graph of it is at hand."""
     if work.mode == "forward":
@@ -270,7 +271,12 @@ def cache_bytes(config: Model, work: Workload, numbers: Precision, stack: Stack 
     local, share, tp = _local(mesh), _stage_share(stack or config.stack(), mesh), _ranks(mesh)
     lens = work.prompt_lens if ranks == 1 else tuple(sorted(work.prompt_lens, reverse=True)[::ranks])
     if not lens:
-        return config.kv_bytes(work.batch // ranks, prompt + makes, numbers.kv, local, tp) * share
+        batch: Any = work.batch // ranks
+        tokens: Any = prompt + makes
+        if isinstance(batch, np.ndarray):
+            known = zip(batch.tolist(), tokens.tolist(), strict=True)
+            return np.array([config.kv_bytes(n, held, numbers.kv, local, tp) for n, held in known]) * share
+        return config.kv_bytes(batch, tokens, numbers.kv, local, tp) * share
     each = (config.kv_bytes(times, n + makes, numbers.kv, local, tp) for n, times in Counter(lens).items())
     return sum(each) * share
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from predictor.engines import CAPTURED, PIECES
 from predictor.files.records import replace
@@ -16,6 +18,7 @@ from predictor.request.numbers import Precision
 from predictor.request.run import Run
 from predictor.request.workload import Workload
 from predictor.simulate.capture import decode_size, padded, padded_lens, prompt_size, tokens_of
+from predictor.simulate.columns import NoColumns, Size, agree, each_of, first, points, whole
 from predictor.simulate.lower import Lowering, lower, mesh_of
 from predictor.simulate.stage import Plan, Stage
 from predictor.simulate.templates import lower_alike
@@ -64,8 +67,8 @@ def plan_of(run: Run, captured: bool = True) -> Plan:
                 for part in parts
             )
         )
-    first = mode if mode != "generate" else "prefill"
-    stages = [stage(_prompts(run, first, captured), first, float(work.steps))]
+    prompts = mode if mode != "generate" else "prefill"
+    stages = [stage(_prompts(run, prompts, captured), prompts, float(work.steps))]
     if mode == "generate":
         grown, weights = sample_contexts(work.output_len - 1)
         stages += [
@@ -84,12 +87,12 @@ class _Passes(NamedTuple):
     alone: Graph | None = None
 
 
-def _decode_steps(run: Run, grown: tuple[int, ...], captured: bool) -> list[_Passes]:
+def _decode_steps(run: Run, grown: tuple[Size, ...], captured: bool) -> list[_Passes]:
     """Decode steps that find ``grown`` tokens in the cache beside the run's own, as the engine runs them."""
     config, work, numbers, engine = run.config, run.work, run.numbers, run.work.engine
     exact = _decode_graphs(config, work, numbers, grown)
     size = decode_size(run) if captured else None
-    if size is None or size == work.sequences_a_pass:
+    if size is None or np.all(size == work.sequences_a_pass):
         host = engine.host if size is None else engine.decode_host
         return [_Passes(graph, host) for graph in exact]
     wide = _decode_graphs(config, work, numbers, grown, size)
@@ -103,8 +106,10 @@ def _prompts(run: Run, mode: str, captured: bool) -> _Passes:
     size = prompt_size(run) if captured and mode == "prefill" else None
     if size is None:
         return _Passes(exact, engine.host)
-    if size == tokens_of(run):
+    if agree(size == tokens_of(run)):
         return _Passes(exact, PIECES)
+    if points(run):
+        raise NoColumns  # a batch that is padded is ragged
     wide = _whole_graph(config, work, numbers, mode, padded_lens(run, size))
     (graph,) = padded([wide], [exact])
     return _Passes(graph, PIECES, exact)
@@ -122,7 +127,14 @@ def reducing(graph: Graph, run: Run) -> Graph:
     def takes(op: Collective, tokens: int) -> bool:
         alone = op.local_ranks == op.ranks and op.link != "pcie"
         capability, model = gpu.compute_capability or "", run.config.model_type
-        return alone and fused_norm(engine, op.size, tokens, op.ranks, capability, model) is not None
+        if not alone:
+            return False
+
+        def fused(size: float, rows: int) -> bool:
+            return fused_norm(engine, size, rows, op.ranks, capability, model) is not None
+
+        size, rows = np.broadcast_arrays(op.size, tokens)
+        return agree(np.array(each_of(fused, size, rows))) if size.ndim else fused(op.size, tokens)
 
     return norms_in_reductions(graph, takes)
 
@@ -169,20 +181,21 @@ def make_step(
     )
 
 
-def sample_contexts(steps: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+def sample_contexts(steps: Size) -> tuple[tuple[Size, ...], tuple[Any, ...]]:
     """Decode steps to forecast, and how many steps each stands for: a line between them (they sum to ``steps``).
 
     Step i of ``steps`` finds i tokens more in the cache than the prompt has.
     """
-    if steps <= DECODE_SAMPLES:
+    if agree(steps <= DECODE_SAMPLES):
+        steps = first(steps)  # which all points of a column have then (`columns.structure`)
         return tuple(range(steps)), (1.0,) * steps
-    picked = [round(i * (steps - 1) / (DECODE_SAMPLES - 1)) for i in range(DECODE_SAMPLES)]
-    share = [0.0] * DECODE_SAMPLES
+    picked = [whole(i * (steps - 1) / (DECODE_SAMPLES - 1)) for i in range(DECODE_SAMPLES)]
+    share: list[Any] = [0.0] * DECODE_SAMPLES
     share[-1] = 1.0
     for i in range(DECODE_SAMPLES - 1):  # the steps from picked[i] up to, not including, picked[i + 1]
         gap = picked[i + 1] - picked[i]
-        share[i] += (gap + 1) / 2.0
-        share[i + 1] += (gap - 1) / 2.0
+        share[i] = share[i] + (gap + 1) / 2.0
+        share[i + 1] = share[i + 1] + (gap - 1) / 2.0
     return tuple(picked), tuple(share)
 
 
@@ -191,11 +204,11 @@ def _whole_graph(
 ) -> Graph:
     """A pass over all tokens of the prompts, of these lengths where they are padded."""
     batch, lens, mesh = work.sequences_a_pass, padded_to or work.lens_a_pass, mesh_of(work)
-    seq_len = max(padded_to, default=work.seq_len)
-    step = make_step(work, numbers, mode, seq_len, 0, batch, lens)
+    seq_len = max(padded_to) if padded_to else work.seq_len
+    step = make_step(work, numbers, mode, first(seq_len), 0, first(batch), lens)
     if work.parallelism.sp:
         return lower(Lowering(config, step, mesh, numbers.formats, work.engine, sequences=True))
-    graphs = lower_alike(config, step, (seq_len,), mesh, numbers.formats, work.engine)
+    graphs = lower_alike(config, step, (seq_len,), mesh, numbers.formats, work.engine, batch)
     over = work.parallelism
     how = Lowering(config, step, mesh, numbers.formats, work.engine, cp_comm=over.cp_comm, ulysses=over.ulysses)
     return graphs[0] if graphs else lower(how)
@@ -226,22 +239,23 @@ def _linked(node: Node, mesh: Mesh) -> Node:
 
 
 def _decode_graphs(
-    config: Model, work: Workload, numbers: Precision, grown: tuple[int, ...], sequences: int = 0
+    config: Model, work: Workload, numbers: Precision, grown: tuple[Size, ...], sequences: Size | None = None
 ) -> tuple[Graph, ...]:
     """Decode steps that find ``grown`` tokens in the cache beside the workload's own, one for each; of so many
     ``sequences`` where they are not the workload's."""
     before, mesh = work.context_len if work.mode == "decode" else work.seq_len, mesh_of(work)
-    formats, engine, batch = numbers.formats, work.engine, sequences or work.sequences_a_pass
-    lens = () if sequences else work.lens_a_pass
-    first = make_step(work, numbers, "decode", 1, 1, batch)
+    formats, engine = numbers.formats, work.engine
+    batch = work.sequences_a_pass if sequences is None else sequences
+    lens = work.lens_a_pass if sequences is None else ()
+    single = make_step(work, numbers, "decode", 1, 1, first(batch))
     if not lens:
-        graphs = lower_alike(config, first, [before + more for more in grown], mesh, formats, engine)
+        graphs = lower_alike(config, single, [before + more for more in grown], mesh, formats, engine, batch)
         if graphs:
             return tuple(graphs)
-    alone = engine.fuses and first.attention == "flash" and not lens and not config.is_encoder_decoder
+    alone = engine.fuses and single.attention == "flash" and not lens and not config.is_encoder_decoder
     if alone and config.supports(Feature.OPEN_SIZES):
         # Attention alone knows how long the context is: the rest of the step is built once.
-        graph = lower(Lowering(config, first, mesh, formats, engine))
+        graph = lower(Lowering(config, single, mesh, formats, engine))
         return tuple(_with_context(graph, before + more) for more in grown)
     steps = (
         make_step(work, numbers, "decode", 1, before + more, batch, tuple(n + more for n in lens)) for more in grown

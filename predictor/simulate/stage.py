@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from predictor.engines import CAPTURED, Engine
 from predictor.graph import OPTIMIZER, Block, Graph
@@ -24,12 +24,13 @@ class Stage(NamedTuple):
     that stands for others. ``forward``: the blocks that are the forward pass of training, whose backward pass follows.
     ``ends``: of a serving pipeline, how many blocks its stages up to each have, () without one; ``in_flight`` batches
     are on their way through them at a time. ``counted``: the pass without what pads it to the size of a captured one,
-    whose FLOPs count; None where nothing does. ``layers_captured``: the host launches a graph for each layer.
+    whose FLOPs count; None where nothing does. ``layers_captured``: the host launches a graph for each layer. Of a
+    column of runs (`predictor.simulate.columns`) ``weight``, ``context`` and ``waits`` have arrays (points,).
     """
 
     graph: Graph
     phase: str
-    weight: float = 1.0
+    weight: Any = 1.0
     host: str = CAPTURED
     launch_s: float = DEFAULT_LAUNCH_OVERHEAD_S
     waits: tuple[tuple[str, float], ...] = ()

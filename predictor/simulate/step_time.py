@@ -163,7 +163,7 @@ def _reduce_s(
     if rank.reduce < 0:
         return 0.0
     stage = timed[rank.reduce]
-    total = stage.timeline.total_s
+    total: float = stage.timeline.total_s
     buckets = sum(node.count for block in stage.stage.graph.blocks for node in block.nodes)
     if not covered:
         return total

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from predictor.files.records import replace
 from predictor.files.units import seconds
@@ -14,9 +15,10 @@ from predictor.kernels.base import KernelTable
 from predictor.kernels.explanation import Term, terms
 from predictor.kernels.power import held_clock
 from predictor.ops.roofline import FloatArray
+from predictor.simulate.columns import by_point, largest, plain
 
 if TYPE_CHECKING:
-    from predictor.simulate.times import Operators, TimedBlock, TimedStage
+    from predictor.simulate.times import Operators, RowSpread, TimedBlock, TimedStage
 
 #: Seconds of products, at the held rate, that a run has before the clock falls: power control acts over tens of
 #: milliseconds. Chosen by hand, not from data; H100's tables have products of 0.2 to 0.8 ms at burst rates (p90 797 and
@@ -35,13 +37,35 @@ def stretched(rows: FloatArray, table: KernelTable) -> KernelTable:
 
 
 class Sustained:
-    """`Operators` as one long run finds them: ``stretch`` (rows,) times their seconds."""
+    """`Operators` as one long run finds them: ``stretch`` (rows,) times their seconds; ``share`` of what the held rate
+    takes longer is in it. Of a column of runs each has a share of its own."""
 
-    def __init__(self, base: Operators, share: float) -> None:
+    def __init__(self, base: Operators, share: Any) -> None:
         self.base, self.gpu, self.engine, self.selector = base, base.gpu, base.engine, base.selector
-        over = np.maximum(base.held_s / base.seconds, 1.0) - 1.0
-        self.stretch: FloatArray = 1.0 + share * over
-        self.seconds: FloatArray = base.seconds * self.stretch
+        self.share = share
+
+    def of_rows(self, index: npt.NDArray[np.int64]) -> FloatArray:
+        """Seconds of some rows, whatever others there are; of a column, of shape (points, nodes) as ``index``."""
+        seconds = self.base.seconds[index]
+        over = np.maximum(self.base.held_s[index] / seconds, 1.0) - 1.0
+        result: FloatArray = seconds * (1.0 + by_point(self.share) * over)
+        return result
+
+    @cached_property
+    def stretch(self) -> FloatArray:
+        """How many times as long each row takes, (rows,)."""
+        result: FloatArray = 1.0 + self.share * (np.maximum(self.base.held_s / self.base.seconds, 1.0) - 1.0)
+        return result
+
+    @cached_property
+    def seconds(self) -> FloatArray:
+        """Seconds of each row, (rows,)."""
+        return self.base.seconds * self.stretch
+
+    @property
+    def spread(self) -> RowSpread | None:
+        """How far each row may be off, of itself, which is no other in a long run."""
+        return self.base.spread
 
     @cached_property
     def table(self) -> KernelTable:
@@ -58,18 +82,18 @@ def sustained(
     is held: a share 1 - `SETTLING_S` / T of what the held rate takes longer.
     """
     same = [blocks for _, blocks in stages]
-    above = operators.held_s > operators.seconds
-    if not above.any() or not any(above[block.index].any() for blocks in same for block in blocks):
+    held = {id(block): bool(operators.above[block.index].any()) for blocks in same for block in blocks}
+    if not any(held.values()):
         return operators, same
-    work = np.minimum(operators.held_s, operators.seconds)
-    total = sum(passes * float(work[b.index] @ b.runs) for passes, blocks in stages for b in blocks)
-    if total <= SETTLING_S:
+    total = sum(passes * (operators.least_s[b.index] @ b.runs) for passes, blocks in stages for b in blocks)
+    share = 1.0 - SETTLING_S / largest(plain(total), SETTLING_S)
+    if not np.any(share):
         return operators, same
-    run = Sustained(operators, 1.0 - SETTLING_S / total)
+    run = Sustained(operators, share)
     made: dict[int, TimedBlock] = {}
     for block in (block for blocks in same for block in blocks):
         if id(block) not in made:
-            made[id(block)] = block.filled(run.seconds[block.index]) if above[block.index].any() else block
+            made[id(block)] = block.filled(run.of_rows(block.index)) if held[id(block)] else block
     return run, [[made[id(block)] for block in blocks] for blocks in same]
 
 

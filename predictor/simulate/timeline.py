@@ -19,7 +19,7 @@ so that communication is exposed whole. `eager` and `in_a_row` alone know of thi
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from predictor.ops.base import COMPUTE, HOST, Op
 from predictor.ops.collective import Collective
 from predictor.ops.roofline import FloatArray
 from predictor.passes.sequence_parallel import pieces_of, products_beside
+from predictor.simulate.columns import largest, plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,8 @@ class Segment:
     """One block on the two timelines: n kernels in order, all of it ``repeat`` times.
 
     ``gpu_s`` and ``cpu_s`` of shape (n,): GPU time of a node, CPU time to issue it. ``gaps_s`` of shape (n,), or one
-    for all: what of the GPU's time passes behind the kernel, until the next one can run.
+    for all: what of the GPU's time passes behind the kernel, until the next one can run. Of many points at once
+    (`predictor.simulate.columns`), of shape (points, n).
     """
 
     gpu_s: FloatArray
@@ -48,38 +50,38 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Total of a pass, and what each side alone would take, in seconds."""
+    """Total of a pass, and what each side alone would take, in seconds; of many points at once, arrays (points,)."""
 
-    total_s: float
-    gpu_s: float
-    cpu_s: float
+    total_s: Any
+    gpu_s: Any
+    cpu_s: Any
 
 
-def in_a_row(blocks: Iterable[tuple[float, int]]) -> Timeline:
+def in_a_row(blocks: Iterable[tuple[Any, int]]) -> Timeline:
     """Kernels back to back, without launches: blocks of so many seconds, so many times."""
-    total = float(sum(seconds * repeat for seconds, repeat in blocks))
+    total = plain(sum(seconds * repeat for seconds, repeat in blocks))
     return Timeline(total, total, 0.0)
 
 
 def eager(segments: Sequence[Segment]) -> Timeline:
     """Two timelines; the slower one decides at every kernel."""
-    gpu_total = float(sum(float(s.gpu_s.sum()) * s.repeat for s in segments))
-    issued = 0.0
-    done = 0.0
+    gpu_sums = [plain(np.add.reduce(s.gpu_s, axis=-1)) for s in segments]
+    gpu_total = plain(sum(gpu_sum * s.repeat for gpu_sum, s in zip(gpu_sums, segments, strict=True)))
+    issued: Any = 0.0
+    done: Any = 0.0
     end = gpu_total
-    for s in segments:
-        if not len(s.gpu_s):
+    for s, gpu_sum in zip(segments, gpu_sums, strict=True):
+        if not s.gpu_s.shape[-1]:
             continue
-        cpu_sum = float(s.cpu_s.sum())
-        gpu_sum = float(s.gpu_s.sum())
+        cpu_sum = plain(np.add.reduce(s.cpu_s, axis=-1))
         # issue time of each kernel and GPU time before it, in the first repetition and in the last
-        start = issued + np.cumsum(s.cpu_s) - (done + np.cumsum(s.gpu_s) - s.gpu_s)
-        slack = float(start.max())
+        before = np.add.accumulate(s.cpu_s, axis=-1) - (np.add.accumulate(s.gpu_s, axis=-1) - s.gpu_s)
+        slack = plain(np.maximum.reduce(before, axis=-1)) + (issued - done)
         last = (s.repeat - 1) * (cpu_sum - gpu_sum)
-        end = max(end, slack + gpu_total, slack + last + gpu_total)
-        issued += cpu_sum * s.repeat
-        done += gpu_sum * s.repeat
-    return Timeline(max(end, issued), gpu_total, issued)
+        end = largest(end, slack + gpu_total, slack + last + gpu_total)
+        issued = issued + cpu_sum * s.repeat
+        done = done + gpu_sum * s.repeat
+    return Timeline(largest(end, issued), gpu_total, issued)
 
 
 def joined(parts: Sequence[Timeline]) -> Timeline:

@@ -6,9 +6,11 @@ earlier plans had costs a look-up.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import accumulate, chain
+from operator import methodcaller
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +27,7 @@ from predictor.ops.gemm import Gemm
 from predictor.ops.roofline import FloatArray
 from predictor.passes.recompute import runs_again
 from predictor.simulate.capture import launches_of_pieces
+from predictor.simulate.columns import plain
 from predictor.simulate.stage import PIPELINE, Plan, Stage, collectives_beside
 from predictor.simulate.sustained import Sustained, stretched, sustained
 from predictor.simulate.timeline import NO_GAPS, Gaps, Segment, Timeline, eager, in_a_row, joined, kernels_by_gap
@@ -60,7 +63,7 @@ class TimedBlock:
         "slower",
     )  # fmt: skip
 
-    def __init__(self, block: Block, rows: list[int], plain: bool, slower: float | None = None) -> None:
+    def __init__(self, block: Block, rows: list[int] | IntArray, plain: bool, slower: float | None = None) -> None:
         self.block = block
         self.rows = rows
         self.plain = plain
@@ -68,10 +71,10 @@ class TimedBlock:
 
     def gaps_s(self, gaps: Gaps) -> FloatArray:
         """What passes behind each kernel of one repetition, of shape (kernels,)."""
-        behind_s: FloatArray = self.by_gap[:, 0] * gaps.alone + self.by_gap[:, 1] * gaps.held
-        return behind_s if self.plain else np.repeat(behind_s, [node.count for node in self.block.nodes])
+        behind_s: FloatArray = self.by_gap[..., 0] * gaps.alone + self.by_gap[..., 1] * gaps.held
+        return behind_s if self.plain else np.repeat(behind_s, [node.count for node in self.block.nodes], axis=-1)
 
-    def gap_s(self, gaps: Gaps) -> float:
+    def gap_s(self, gaps: Gaps) -> Any:
         """Their sum."""
         return self.kernels[0] * gaps.alone + self.kernels[1] * gaps.held
 
@@ -81,24 +84,23 @@ class TimedBlock:
         counts: list[float] = self.runs.tolist()
         return counts
 
-    def place(
-        self, index: IntArray, runs: FloatArray, flops: list[float], by_gap: FloatArray, kernels: list[float]
-    ) -> None:
+    def place(self, index: IntArray, runs: FloatArray, flops: Any, by_gap: FloatArray, kernels: Any) -> None:
         """Take ``rows`` as an array, how often each node runs in all, the FLOPs of all its runs, (nodes,) each; the
         kernels of one run by how they were timed, (nodes, 2), and those of one repetition of the block."""
         self.index, self.runs, self.flops = index, runs, flops
         silent = [i for i, node in enumerate(self.block.nodes) if not node.host_calls]  # a part of another's kernel
         if silent:
-            by_gap[silent] = 0.0
+            by_gap[..., silent, :] = 0.0
         if silent or not self.plain:
-            kernels = (np.array([node.count for node in self.block.nodes]) @ by_gap).tolist()
+            counts = np.array([node.count for node in self.block.nodes]) @ by_gap
+            kernels = counts.tolist() if counts.ndim == 1 else counts.T
         self.by_gap, self.kernels = by_gap, kernels
 
     def fill(self, gpu_s: FloatArray) -> None:
         """Take the times of the nodes' operators, which are those of the kernels where a node is one kernel."""
         self._asked_s = gpu_s
         self._gpu_s: FloatArray | None = None
-        self._sum_s: float | None = None
+        self._sum_s: Any = None
 
     @property
     def gpu_s(self) -> FloatArray:
@@ -111,7 +113,7 @@ class TimedBlock:
     def _of_kernels(self, gpu_s: FloatArray) -> FloatArray:
         if not self.plain:
             part_s = gpu_s * np.array([node.share for node in self.block.nodes])
-            gpu_s = np.repeat(part_s, [node.count for node in self.block.nodes])
+            gpu_s = np.repeat(part_s, [node.count for node in self.block.nodes], axis=-1)
         elif self.slower is not None or any(node.op.stream == HOST for node in self.block.nodes):
             from predictor.simulate.timeline import exposed  # one GPU starts without it
 
@@ -126,10 +128,10 @@ class TimedBlock:
         return block
 
     @property
-    def sum_s(self) -> float:
+    def sum_s(self) -> Any:
         """GPU time of one repetition."""
         if self._sum_s is None:
-            self._sum_s = float(np.add.reduce(self.gpu_s))
+            self._sum_s = plain(np.add.reduce(self.gpu_s, axis=-1))
         return self._sum_s
 
     def segment(self, stage: Stage, first: bool = False) -> Segment:
@@ -137,7 +139,7 @@ class TimedBlock:
         nodes = self.block.nodes
         gaps_s = self.gaps_s(stage.gaps)
         if stage.host == CAPTURED:
-            return Segment(self.gpu_s + gaps_s, np.zeros(len(self.gpu_s)), self.block.repeat, gaps_s)
+            return Segment(self.gpu_s + gaps_s, np.zeros(self.gpu_s.shape[-1]), self.block.repeat, gaps_s)
         if stage.host == PIECES:
             cpu_s = np.array(launches_of_pieces(self.block, first)) * stage.launch_s
         elif stage.layers_captured and self.block.layers:
@@ -153,10 +155,14 @@ class TimedBlock:
 
 
 class TimedStage:
-    """A stage of a plan with its times. ``blocks``: those of its graph, in order; ``operators``: what they ran."""
+    """A stage of a plan with its times. ``blocks``: those of its graph, in order; ``operators``: what they ran;
+    ``counted``: FLOPs of ``stage.counted``, where they are known."""
 
-    def __init__(self, stage: Stage, blocks: list[TimedBlock], operators: Operators | Sustained) -> None:
+    def __init__(
+        self, stage: Stage, blocks: list[TimedBlock], operators: Operators | Sustained, counted: Any = None
+    ) -> None:
         self.stage = stage
+        self.counted = counted
         self.blocks = blocks
         self.operators = operators
         self.timeline = self.up_to(len(blocks)) if not stage.ends else joined(self.pipeline)
@@ -194,7 +200,7 @@ class TimedStage:
         return 1.0 if not self.stage.ends else self.stage.in_flight / len(self.stage.ends)
 
     @cached_property
-    def passed_s(self) -> float:
+    def passed_s(self) -> Any:
         """Seconds until all batches in flight are through: prompts once, each behind the other; decodes again and
         again, where the slowest stage is what they wait for, or their own way through all of them."""
         if not self.stage.ends:
@@ -215,12 +221,12 @@ class TimedStage:
         return busy
 
     @property
-    def kernels_s(self) -> float:
+    def kernels_s(self) -> Any:
         """Seconds of one pass in which kernels run."""
-        return float(sum(at.sum_s * at.block.repeat for at in self.blocks)) * self.part
+        return plain(sum(at.sum_s * at.block.repeat for at in self.blocks)) * self.part
 
     @property
-    def between_s(self) -> dict[str, float]:
+    def between_s(self) -> dict[str, Any]:
         """Seconds of one pass in which no kernel runs, by what there is in their place; with the kernels' own seconds
         they add up to `each_s`."""
         gaps = sum(at.gap_s(self.stage.gaps) * at.block.repeat for at in self.blocks) * self.part
@@ -229,24 +235,28 @@ class TimedStage:
         return parts if not self.stage.ends else parts | {PIPELINE: self.passed_s - self.timeline.total_s * self.part}
 
     @property
-    def each_s(self) -> float:
+    def each_s(self) -> Any:
         """Seconds of one pass, the engine's overhead with it."""
         return self.passed_s + self.stage.overhead_s
 
     @property
-    def total_s(self) -> float:
+    def total_s(self) -> Any:
         """Seconds of all passes that the stage stands for."""
         return self.stage.weight * self.each_s
 
     @property
-    def flops(self) -> float:
+    def flops(self) -> Any:
         """FLOPs of one pass, of a pipeline's those of one of its GPUs."""
+        if self.counted is not None:
+            return self.counted * self.part
         if self.stage.counted is not None:
             return self.stage.counted.flops() * self.part
+        if any(isinstance(block.flops, np.ndarray) for block in self.blocks):
+            return sum(block.flops.sum(axis=-1) for block in self.blocks) * self.part
         return sum(chain.from_iterable(block.flops for block in self.blocks)) * self.part
 
     @property
-    def model_flops(self) -> float:
+    def model_flops(self) -> Any:
         """`flops` without what runs a second time for the backward pass: the nodes that recomputation adds to it, and
         the scores within fused attention."""
         if all(at.block.backward_of is None for at in self.blocks):
@@ -300,10 +310,20 @@ def _of_library(ops: Sequence[Op], gpu: GPUSpec, table: KernelTable, library: st
     return stretched(np.maximum(ratio, 1.0) if library in OLDER else ratio, table)
 
 
+class RowSpread(NamedTuple):
+    """How far operators may be off, by row (rows,): the ends of their intervals over their seconds, NaN where none is
+    known, and the code of the class that errs together."""
+
+    low: FloatArray
+    high: FloatArray
+    classes: IntArray
+
+
 class Operators:
     """Every operator that one engine ran on one GPU, by row: its seconds and FLOPs, those of one call.
 
-    ``held_s``: seconds of products in a long run, as power holds them; 0 of others.
+    ``held_s``: seconds of products in a long run, as power holds them; 0 of others. ``above``: where those are more;
+    ``least_s``: the lesser of both. ``spread``: how far they may be off; None without intervals.
     """
 
     def __init__(self, gpu: GPUSpec, engine: Engine, selector: Selector) -> None:
@@ -313,13 +333,18 @@ class Operators:
         self.rows: dict[Op, int] = {}
         self.seconds: FloatArray = np.zeros(0)
         self.held_s: FloatArray = np.zeros(0)
+        self.above: npt.NDArray[np.bool_] = np.zeros(0, dtype=bool)
+        self.least_s: FloatArray = np.zeros(0)
         self.flops: FloatArray = np.zeros(0)
+        self.spread: RowSpread | None = None
+        self._kinds: dict[tuple[str, str], int] = {}
         self.by_gap: FloatArray = np.zeros((0, 2))
         self._tables: list[KernelTable] = []
         self._missing: list[Op] = []
         # By id, while graphs are asked for: they share operators and blocks, and hashing operators takes longer.
         self._ops: dict[int, int] = {}
         self._blocks: dict[int, TimedBlock] = {}
+        self._columns: list[TimedBlock] = []
 
     @property
     def table(self) -> KernelTable:
@@ -339,6 +364,23 @@ class Operators:
             timed.append(tuple(TimedStage(*each, run) for each in zip(plan.stages, held, strict=True)))
         return timed
 
+    def time_columns(self, plans: Sequence[tuple[Plan, int]]) -> list[tuple[TimedStage, ...]]:
+        """The stages of plans of so many points each, timed."""
+        asked = [[self._columns_of(stage.graph, count) for stage in plan.stages] for plan, count in plans]
+        counted = [
+            [None if stage.counted is None else flops_of(stage.counted, count) for stage in plan.stages]
+            for plan, count in plans
+        ]
+        self._answer()
+        timed = []
+        for (plan, _), whole, flops in zip(plans, asked, counted, strict=True):
+            run, held = sustained(
+                self, [(stage.weight, blocks) for stage, blocks in zip(plan.stages, whole, strict=True)]
+            )
+            stages = zip(plan.stages, held, flops, strict=True)
+            timed.append(tuple(TimedStage(stage, blocks, run, known) for stage, blocks, known in stages))
+        return timed
+
     def _blocks_of(self, graph: Graph) -> list[TimedBlock]:
         """The blocks of a graph, which have no times before `_answer`."""
         blocks = []
@@ -348,6 +390,27 @@ class Operators:
                 timed = self._blocks[id(block)] = self._timed(block)
             blocks.append(timed)
         return blocks
+
+    def _columns_of(self, graph: Graph, count: int) -> list[TimedBlock]:
+        """As `_blocks_of`, of a graph whose operators have columns of ``count`` points."""
+        blocks, points = [], _ColumnOps()
+        for block in graph.blocks:
+            rows = np.empty((count, len(block.nodes)), dtype=np.int64)
+            for place, node in enumerate(block.nodes):
+                ops, places = points.of(node.op)
+                rows[:, place] = np.array([self._row(op) for op in ops])[places]
+            whole = all(node.count == 1 and node.share == 1.0 for node in block.nodes)
+            timed = TimedBlock(block, rows, whole)
+            self._columns.append(timed)
+            blocks.append(timed)
+        return blocks
+
+    def _row(self, op: Op) -> int:
+        row = self.rows.get(op)
+        if row is None:
+            row = self.rows[op] = len(self.rows)
+            self._missing.append(op)
+        return row
 
     def _timed(self, block: Block) -> TimedBlock:
         rows, known = self.rows, self._ops
@@ -386,11 +449,37 @@ class Operators:
             if (engine.aged or engine.trains) and engine.training is not None and engine.training.attention:
                 table = _of_library(ops, gpu, table, engine.training.attention)
             self._tables.append(table)
+            self._spread(table)
             self.seconds = np.concatenate((self.seconds, table.latency_s))
             measured = np.array([name != "" for name in table.estimators])  # the roofline alone stays what it is
             self.held_s = np.concatenate((self.held_s, np.where(measured, held_s(ops, gpu, table.latency_s), 0.0)))
+            self.above = self.held_s > self.seconds
+            self.least_s = np.minimum(self.held_s, self.seconds)
             self.flops = np.concatenate((self.flops, [op.flops() for op in ops]))
             self.by_gap = np.concatenate((self.by_gap, [kernels_by_gap(op) for op in ops]))
+        self._fill()
+        self._missing, self._ops, self._blocks, self._columns = [], {}, {}, []
+
+    def _spread(self, table: KernelTable) -> None:
+        """Take how far the new rows may be off; codes of classes are those of all tables."""
+        known = table.spread
+        if known is None:
+            return
+        codes = np.array([0, *(self._kinds.setdefault(kind, len(self._kinds) + 1) for kind in known.kinds)])
+        new = RowSpread(known.low_s / table.latency_s, known.high_s / table.latency_s, codes[known.classes])
+        old = self.spread
+        if old is not None:
+            codes = np.concatenate((old.classes, new.classes))
+            new = RowSpread(np.concatenate((old.low, new.low)), np.concatenate((old.high, new.high)), codes)
+        self.spread = new
+
+    def _fill(self) -> None:
+        for block in self._columns:
+            index, of = np.asarray(block.rows), block.block
+            runs = np.array([float(node.count * of.repeat * node.share) for node in of.nodes])
+            by_gap = self.by_gap[index]
+            block.place(index, runs, self.flops[index] * runs, by_gap, by_gap.sum(axis=1).T)
+            block.fill(self.seconds[index])
         blocks = list(self._blocks.values())
         sizes = [len(block.rows) for block in blocks]
         index = np.fromiter(chain.from_iterable(block.rows for block in blocks), np.int64, sum(sizes))
@@ -408,4 +497,71 @@ class Operators:
             part = slice(end - size, end)
             block.place(index[part], times[part], flops[part], by_gap[part], total)
             block.fill(seconds[part])
-        self._missing, self._ops, self._blocks = [], {}, {}
+
+
+def flops_of(graph: Graph, count: int) -> FloatArray:
+    """FLOPs of one run of a graph with columns, (points,)."""
+    total, points = np.zeros(count), _ColumnOps()
+    for node, times in graph.nodes():
+        total += points.number(node.op, methodcaller("flops")) * times
+    return total
+
+
+def largest_moment(graph: Graph) -> Any:
+    """Largest traffic of activations that one operator of a graph with columns needs at once, (points,)."""
+    most, points = 0.0, _ColumnOps()
+    for block in graph.blocks:
+        for node in block.nodes:
+            most = np.maximum(most, points.number(node.op, methodcaller("activation_bytes")) * node.share)
+    return most
+
+
+class _ColumnOps:
+    """The points of operators with columns; what several have a column of is looked at once."""
+
+    def __init__(self) -> None:
+        self._codes: dict[int, tuple[npt.NDArray[Any], IntArray, IntArray]] = {}
+        self._known: dict[int, tuple[list[Op], IntArray]] = {}
+        self._numbers: dict[int, Any] = {}
+
+    def of(self, op: Op) -> tuple[list[Op], IntArray]:
+        """The distinct operators of one with columns, and which of them each point has; of one without, itself."""
+        if id(op) not in self._known:
+            self._known[id(op)] = self._distinct(op)
+        return self._known[id(op)]
+
+    def number(self, op: Op, of: Callable[[Op], float]) -> Any:
+        """What a method says of one with columns, (points,); a number of one without."""
+        if id(op) not in self._numbers:
+            try:
+                number: Any = of(op)  # most formulas hold for columns as they stand
+            except (TypeError, ValueError):  # the way goes by a size
+                ops, places = self.of(op)
+                number = np.array([of(each) for each in ops])[places]
+            self._numbers[id(op)] = number.astype(np.float64) if isinstance(number, np.ndarray) else number
+        return self._numbers[id(op)]
+
+    def _distinct(self, op: Op) -> tuple[list[Op], IntArray]:
+        plan = type(op).__plan__  # type: ignore[attr-defined]
+        values = list(plan.values(op))
+        columns = [place for place, value in enumerate(values) if isinstance(value, np.ndarray)]
+        if not columns:
+            return [op], np.zeros(1, dtype=np.int64)
+        _, where, places = self._coded(values[columns[0]])
+        for place in columns[1:]:
+            others, _, code = self._coded(values[place])
+            _, where, places = np.unique(places * len(others) + code, return_index=True, return_inverse=True)
+        parts = [values[place][where].tolist() for place in columns]
+        ops = []
+        for each in zip(*parts, strict=True):
+            for place, value in zip(columns, each, strict=True):
+                values[place] = value
+            ops.append(type(op)(*values))
+        return ops, places
+
+    def _coded(self, column: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], IntArray, IntArray]:
+        """The distinct numbers of a column, where each of them is first, and which of them each point has."""
+        if id(column) not in self._codes:
+            numbers = np.array(column.tolist())
+            self._codes[id(column)] = np.unique(numbers, return_index=True, return_inverse=True)
+        return self._codes[id(column)]

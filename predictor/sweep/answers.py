@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from predictor.errors import TilecastError, one_line
-from predictor.forecast.forecast import forecasts
+from predictor.forecast.forecast import summaries
 from predictor.kernels.artifact import load_artifacts
-from predictor.request.request import Request
+from predictor.request.request import Request, Runs
 from predictor.request.run import Run
 from predictor.simulate.answer import Prediction
 
@@ -38,9 +38,10 @@ def answer(points: Sequence[Mapping[str, Any]], first: int, artifacts: str | Pat
     selector = load_artifacts(artifacts)
     rows: list[Row] = [{"point": first + i, **words, "note": ""} for i, words in enumerate(points)]
     runs: list[tuple[Row, Run]] = []
+    checked = Runs(selector)
     for row, words in zip(rows, points, strict=True):
         try:
-            runs.append((row, Request(**words).run(selector)))
+            runs.append((row, checked.run(Request(**words))))
         except Exception as error:  # whatever it is, the other points have answers
             row["note"] = _reason(error)
     _fill(runs)
@@ -52,7 +53,7 @@ def _fill(runs: list[tuple[Row, Run]]) -> None:
     if not runs:
         return
     try:
-        answers = [_numbers(each.summary()) for each in forecasts([run for _, run in runs])]
+        answers = [_numbers(each) for each in summaries([run for _, run in runs])]
     except Exception as error:
         if len(runs) == 1:
             runs[0][0]["note"] = _reason(error)

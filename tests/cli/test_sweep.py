@@ -129,7 +129,7 @@ def test_a_defect_is_a_note_too(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(runs: Any) -> Any:
         raise ZeroDivisionError("of nobody")
 
-    monkeypatch.setattr(answers, "forecasts", broken)
+    monkeypatch.setattr(answers, "summaries", broken)
     rows = answer([{"model": "gpt2", "gpu": "h100"}] * 2, 0, "roofline")
     assert [row["note"] for row in rows] == ["failed: ZeroDivisionError: of nobody"] * 2
 
@@ -140,14 +140,14 @@ def test_points_that_fail_are_said_and_leave_one(
     """A point that is refused is its own fault, one that fails is not: the table is written, the status is 1."""
     from predictor.sweep import answers
 
-    whole = answers.forecasts
+    whole = answers.summaries
 
     def broken(runs: Any) -> Any:
         if any(run.work.batch == 2 for run in runs):
             raise ZeroDivisionError("of nobody")
         return whole(runs)
 
-    monkeypatch.setattr(answers, "forecasts", broken)
+    monkeypatch.setattr(answers, "summaries", broken)
     spec, out = tmp_path / "s.yaml", tmp_path / "a.csv"
     spec.write_text("model: gpt2\ngpu: [h100, nobody]\nbatch: [1, 2]\n")
     words = ["sweep", str(spec), "--out", str(out), "--jobs", "1", "--artifacts", "roofline", "--json"]

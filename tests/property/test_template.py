@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from predictor.engines import EAGER, Engine, engine, names
@@ -103,6 +104,29 @@ def assert_fields(one: Any, two: Any, but: tuple[str, ...]) -> None:
     for name in (item.name for item in fields(two) if item.name not in but):
         a, b = getattr(one, name), getattr(two, name)
         assert a == b and type(a) is type(b), (two, name, a)
+
+
+@pytest.mark.parametrize("model", ["deepseek-v2-lite", "gemma-2-2b", "llama-3.1-8b", "switch-base-8", "t5-small"])
+def test_columns_are_the_graphs_of_their_points(model: str) -> None:
+    """The points whose guards hold, and no others, with the numbers that a graph of each has, and their types."""
+    rng = random.Random(model)
+    for _ in range(3):
+        case = structure(rng, model)
+        template = template_of(case.make, case.given(3, SYSTEMS[0], 40))
+        sizes = [(3, 40), *((size(rng), size(rng)) for _ in range(12))]
+        batch, tokens = (np.array(column) for column in zip(*sizes, strict=True))
+        more = (SYSTEMS[0],) if case.tp > 1 else ()
+        graph, ok = template.columns((batch, *more, tokens), len(sizes))
+        for place, (n, length) in enumerate(sizes):
+            alone = template.graph((n, *more, length))
+            assert (alone is not None) == ok[place], sizes[place]
+            if alone is None:
+                continue
+            for block, other in zip(graph.blocks, alone.blocks, strict=True):
+                for node, direct in zip(block.nodes, other.nodes, strict=True):
+                    each = {item.name: getattr(node.op, item.name) for item in fields(direct.op)}
+                    point = {name: v[place] if isinstance(v, np.ndarray) else v for name, v in each.items()}
+                    assert_fields(type(direct.op)(**point), direct.op, ())
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -197,9 +197,11 @@ def _each(several: Iterable[tuple[TimedStage, ...]]) -> FloatArray:
 def _occupied(stages: tuple[TimedStage, ...]) -> float:
     """Seconds for which one pass holds up the slowest stage of a pipeline, or the whole GPU without one."""
     (timed,) = stages
+    seconds: float = timed.each_s
     if not timed.stage.ends:
-        return timed.each_s
-    return timed.stage.in_flight * max(stage.total_s for stage in timed.pipeline) + timed.stage.overhead_s
+        return seconds
+    slowest: float = max(stage.total_s for stage in timed.pipeline)
+    return timed.stage.in_flight * slowest + timed.stage.overhead_s
 
 
 def _attention(stages: tuple[TimedStage, ...]) -> float:

@@ -1,0 +1,168 @@
+"""Many runs as one: runs that differ in sizes alone are a run whose sizes are columns, arrays of shape (points,).
+
+Its plan is one plan, whose graphs have columns in their operators, and its times are arrays, a row a point: passes,
+timelines and intervals are worked out once. Whatever asks which way to go (`agree`) has to get one answer of all
+points; where they part ways (`PartWays`) they become two runs, and the question comes again to each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from operator import attrgetter
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.files.records import replace
+from predictor.models.base import CACHED, Feature
+from predictor.request.request import SIZES
+from predictor.request.run import Run
+from predictor.request.workload import Workload
+
+BoolArray = npt.NDArray[np.bool_]
+IntArray = npt.NDArray[np.int64]
+#: A size of one run, or that of every point of a column.
+Size = Any
+_words_of = attrgetter(*(item.name for item in fields(Workload) if item.name not in SIZES))
+#: Runs that are worth a column: fewer are forecast one by one. Chosen by hand, not from data: a template costs about as
+#: much as making a graph eight times.
+FEWEST = 8
+#: Largest tokens of all sequences of a column: whole numbers of numpy end at 2^63, by definition.
+_MOST_TOKENS = 2**62
+
+
+class NoColumns(Exception):
+    """These runs have to be forecast one by one."""
+
+
+class PartWays(Exception):
+    """The points of a column part ways: those of ``mask`` go one way, the others another."""
+
+    def __init__(self, mask: BoolArray) -> None:
+        super().__init__("points part ways")
+        self.mask = mask
+
+
+def agree(answer: bool | BoolArray) -> bool:
+    """The answer that all points give; PartWays where they do not."""
+    if not isinstance(answer, np.ndarray):
+        return bool(answer)
+    if answer.all():
+        return True
+    if answer.any():
+        raise PartWays(answer)
+    return False
+
+
+def first(size: Size) -> int:
+    """The size of the first point."""
+    return int(size[0]) if isinstance(size, np.ndarray) else size
+
+
+def whole(value: Any) -> Size:
+    """The nearest whole number, the even one of two, point by point."""
+    return np.rint(value).astype(np.int64) if isinstance(value, np.ndarray) else round(value)
+
+
+def plain(value: Any) -> Any:
+    """A number of one run as Python's own; a column as it is."""
+    return value if isinstance(value, np.ndarray) and value.ndim else float(value)
+
+
+def by_point(weight: Any) -> Any:
+    """A factor of each point as it stands before arrays of shape (points, ...); one of a run as it is."""
+    return weight[:, None] if isinstance(weight, np.ndarray) and weight.ndim else weight
+
+
+def each_of(answer: Callable[..., Any], *columns: Size) -> list[Any]:
+    """What ``answer`` says of the sizes of every point, asked once for those that come again."""
+    known: dict[tuple[int, ...], Any] = {}
+    answers = []
+    for sizes in zip(*(column.tolist() for column in columns), strict=True):
+        if sizes not in known:
+            known[sizes] = answer(*sizes)
+        answers.append(known[sizes])
+    return answers
+
+
+def largest(*values: Any) -> Any:
+    """The largest of some numbers, point by point."""
+    if all(type(value) is float for value in values):
+        return max(values)
+    result = values[0]
+    for value in values[1:]:
+        result = np.maximum(result, value)
+    return result
+
+
+class _Columns:
+    """A workload with columns for sizes: what it says of itself it works out of them."""
+
+    def __init__(self, work: Workload, sizes: Mapping[str, IntArray]) -> None:
+        self._work, self._sizes = work, sizes
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._sizes:
+            return self._sizes[name]
+        known = getattr(Workload, name, None)
+        return known.__get__(self) if isinstance(known, property) else getattr(self._work, name)
+
+    in_flight = 1  # no pipeline
+
+
+def in_columns(runs: Sequence[Run]) -> Run:
+    """Runs of one `structure` as one."""
+    works = [run.work for run in runs]
+    sizes = {name: np.array([getattr(work, name) for work in works], dtype=np.int64) for name in SIZES}
+    return replace(runs[0], work=cast(Workload, _Columns(works[0], sizes)))
+
+
+def points(run: Run) -> int:
+    """How many points a run has; 0 where it is one run."""
+    work: Any = run.work
+    return len(work.batch) if isinstance(work, _Columns) else 0
+
+
+def structure(run: Run) -> tuple[object, ...] | None:
+    """All of a run but its sizes, the same for those that can be one; None where it has to be forecast alone."""
+    work, config = run.work, run.config
+    over = work.parallelism
+    if work.mode not in (*CACHED, "generate", "forward") or run.strict or work.prompt_lens:
+        return None
+    if over.pp != 1 or over.cp != 1 or over.sp or not config.supports(Feature.OPEN_SIZES) or config.parts():
+        return None
+    tokens = max(work.seq_len, work.context_len) + work.output_len
+    if work.batch * tokens > _MOST_TOKENS:
+        return None
+    words = _words_of(work)
+    makes = min(work.output_len, 6)  # of a few steps each is forecast, of more a sample (`plan.sample_contexts`)
+    return (id(config), id(run.gpu), run.numbers, id(run.selector), makes, words)
+
+
+def apart(value: Any, count: int) -> Iterator[Any]:
+    """What each of ``count`` points has of a value that holds columns: of an array its numbers, of mappings, tuples and
+    records those of their parts."""
+    if isinstance(value, np.ndarray) and value.ndim:
+        return iter(value.tolist())
+    if isinstance(value, dict):
+        columns = zip(*(apart(part, count) for part in value.values()), strict=True) if value else _same((), count)
+        return (dict(zip(value, parts, strict=True)) for parts in columns)
+    if isinstance(value, tuple) and any(isinstance(part, np.ndarray) for part in value):
+        return zip(*(apart(part, count) for part in value), strict=True)
+    return _same(value, count)
+
+
+def _same(value: Any, count: int) -> Iterator[Any]:
+    return (value for _ in range(count))
+
+
+def records_apart(record: Any, count: int, **given: Sequence[Any]) -> Iterator[Any]:
+    """The records of each point, of one whose fields hold columns; ``given``: those of fields that are known."""
+    plan = type(record).__plan__
+    columns = [
+        iter(given[name]) if name in given else apart(value, count)
+        for name, value in zip(plan.names, plan.values(record), strict=True)
+    ]
+    return (type(record)(*values) for values in zip(*columns, strict=True))
