@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """What a forecast costs: cold (a new process) and warm (one process, models that share nothing with the last one).
 
-usage: benchmarks/speed.py [--runs 9] [--models 100] [--sweep 10000] [--cold] [--json]
+usage: benchmarks/speed.py [--runs 9] [--models 100] [--sweep 10000] [--grid 2000] [--cold] [--json]
 
 Cold: `predict --model gpt3 --gpu h100` into a pipe against `python -c "import numpy, yaml"`, in turn: CPU time of each
 process, wall time and peak memory; the medians, and those of the ratios. `--cold` measures this alone. Warm: dense
 transformers of random sizes, each forecast once on a GPU, so that nothing is shared but code and loaded estimators; the
 median over the models. Sweep: random serving points (a model, a GPU, tp, batch, lengths of prompt and output; mode
 generate: each is a prefill and decode steps with a growing cache) through `predict_many`; the time of all of them,
-requests included, over their number.
+requests included, over their number. Grid: prompts and decode steps of one model on one GPU, over batch, length and tp,
+with their intervals.
 
 A time holds on one machine. So each stands beside a yardstick, a fixed loop of Python and numpy (`yardstick`) that is
 timed in turn with it, and its multiple of that: the ratio of times of this process's CPU, which other work on the
@@ -181,19 +182,39 @@ def sweep(count: int) -> dict[str, float]:
     return {"points": len(pair.wall_s) * size, "wall_ms": wall_ms, "cpu_ms": cpu_ms} | pair.figures(size)
 
 
+def grid(count: int) -> dict[str, float]:
+    """Milliseconds a point of a grid over batch, length and tp, wall and CPU: the median of seven calls."""
+    from predictor.api import predict_many
+
+    rng = random.Random(0)
+    axes = [(batch, tokens, tp) for batch in range(1, 257) for tokens in range(128, 8193, 128) for tp in (1, 2, 4, 8)]
+    requests: list[dict[str, object]] = []
+    for i, (batch, tokens, tp) in enumerate(rng.sample(axes, count)):
+        length = {"mode": "decode", "context_len": tokens} if i % 2 else {"mode": "prefill", "seq_len": tokens}
+        words = {"model": "llama-3.1-8b", "gpu": "h100", "execution": "vllm", "batch": batch, "tp": tp}
+        requests.append({**words, **length})
+    predict_many(requests)  # loads the estimators
+    pair = Pair()
+    for _ in range(7):
+        pair.time(partial(predict_many, requests), yards=20)
+    wall_ms, cpu_ms = (statistics.median(times) / count * 1e3 for times in (pair.wall_s, pair.cpu_s))
+    return {"points": count, "wall_ms": wall_ms, "cpu_ms": cpu_ms} | pair.figures(count)
+
+
 def main() -> int:
-    """Print all three."""
+    """Print all four."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=9)
     parser.add_argument("--models", type=int, default=100)
     parser.add_argument("--sweep", type=int, default=10_000, metavar="POINTS")
+    parser.add_argument("--grid", type=int, default=2000, metavar="POINTS")
     parser.add_argument("--cold", action="store_true", help="the cold command alone")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     sys.path.insert(0, str(ROOT))
     result: dict[str, Any] = {"machine": machine(), "cold": cold(arguments.runs)}
     if not arguments.cold:
-        result |= {"warm": warm(arguments.models), "sweep": sweep(arguments.sweep)}
+        result |= {"warm": warm(arguments.models), "sweep": sweep(arguments.sweep), "grid": grid(arguments.grid)}
     if arguments.json:
         print(json.dumps(result, indent=2))
         return 0
@@ -209,6 +230,11 @@ def main() -> int:
     print(f"      {w['cpu_ms']:.2f} ms of CPU; {w['yardsticks']:.2f} yardsticks of {w['yardstick_ms']:.2f} ms")
     print(f"sweep: {s['wall_ms']:.2f} ms a point, {s['cpu_ms']:.2f} ms of CPU ({s['points']:,.0f} serving points);")
     print(f"      {s['yardsticks']:.2f} yardsticks of {s['yardstick_ms']:.2f} ms")
+    g = result["grid"]
+    print(
+        f"grid: {g['wall_ms']:.3f} ms a point with its interval, {g['cpu_ms']:.3f} ms of CPU; {g['points']:,.0f} points"
+    )
+    print(f"      of batch x length x tp; {g['yardsticks']:.3f} yardsticks of {g['yardstick_ms']:.2f} ms")
     return 0
 
 

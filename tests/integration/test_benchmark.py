@@ -18,17 +18,18 @@ speed = importlib.import_module("speed")
 
 def run(*words: str) -> str:
     command = [sys.executable, str(ROOT / "benchmarks" / "speed.py"), "--runs", "1", "--models", "6", "--sweep", "30"]
+    command += ["--grid", "30"]
     return subprocess.run([*command, *words], check=True, capture_output=True, text=True, cwd="/").stdout
 
 
 def test_every_figure_stands_beside_the_yardstick_and_the_machine() -> None:
     found = json.loads(run("--json"))
     assert f"{len(os.sched_getaffinity(0))} cores, Python {sys.version.split()[0]}" in found["machine"]
-    for name in ("warm", "sweep"):
+    for name in ("warm", "sweep", "grid"):
         assert 0.02 < found[name]["yardstick_ms"] < 200
         assert 0.1 < found[name]["yardsticks"] < 100
     text = run()
-    assert text.startswith("machine: ") and text.count(" yardsticks of ") == 2
+    assert text.startswith("machine: ") and text.count(" yardsticks of ") == 3
 
 
 def test_a_multiple_is_of_the_work_and_not_of_the_machine() -> None:

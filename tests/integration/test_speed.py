@@ -5,12 +5,15 @@ A bound is 1.3 times the figure that landed.
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 SPEED = Path(__file__).resolve().parents[2] / "benchmarks" / "speed.py"
+sys.path.insert(0, str(SPEED.parent))
+speed = importlib.import_module("speed")
 
 
 def test_a_cold_forecast_takes_little_more_than_numpy() -> None:
@@ -21,3 +24,8 @@ def test_a_cold_forecast_takes_little_more_than_numpy() -> None:
     cold = json.loads(done.stdout)["cold"]
     assert 1.0 < cold["cpu_ratio"] < 1.3 * 2.25, cold
     assert 20.0 < cold["peak_mib"] < 1.3 * 50.0, cold
+
+
+def test_a_point_of_a_grid_takes_a_part_of_a_forecast() -> None:
+    """0.28 yardsticks a point with its interval, of 300; 0.55 without before there were columns (2026-11-24)."""
+    assert speed.grid(300)["yardsticks"] < 1.3 * 0.28
