@@ -58,8 +58,8 @@ def price(
         )
     done: dict[ParallelPlan, Priced] = {}
     candidates = [priced.plan for priced in screened if priced.memory_bytes <= ROOM * priced.usable_bytes]
-    while candidates and sum(priced.fits for priced in done.values()) < most:
-        some, candidates = candidates[:most], candidates[most:]
+    while candidates and (missing := most - sum(priced.fits for priced in done.values())) > 0:
+        some, candidates = candidates[:missing], candidates[missing:]
         done |= {priced.plan: priced for priced in exactly(some, asked, selector)}
     return tuple(sorted((done.get(priced.plan, priced) for priced in screened), key=rank))
 
