@@ -200,7 +200,7 @@ def _show(
 
 
 def _workloads(arguments: argparse.Namespace, progress: Callable[[int, int], None]) -> Rows:
-    from predictor.data.plausible import check_suite_peak, check_suite_unit
+    from predictor.data.plausible import check_suite_peaks, check_suite_unit
     from predictor.fit.evaluate import predict_suite, read_suite
     from predictor.kernels.artifact import load_artifacts
 
@@ -212,7 +212,7 @@ def _workloads(arguments: argparse.Namespace, progress: Callable[[int, int], Non
     rows = predict_suite(frame, configs, arguments.artifacts, progress)
     measured, predicted = (rows[name].to_numpy(dtype=float) for name in ("measured_ms", "predicted_ms"))
     check_suite_unit(measured, predicted, arguments.file, "measured_ms")
-    check_suite_peak(rows.attrs["mfu"], arguments.file)
+    check_suite_peaks(rows.attrs["of_peaks"], arguments.file)
     keys = tuple(key for key in WORKLOAD_KEYS if key in rows)
     return rows, keys, {}
 

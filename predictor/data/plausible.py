@@ -187,18 +187,22 @@ def check_suite_unit(measured: Any, predicted: Any, where: str, column: str) -> 
         )
 
 
-def check_suite_peak(mfu: Any, where: str) -> None:
-    """SpecError, one line, where the FLOPs of the models in the measured times, over the peaks of their GPUs (``mfu``
-    of shape (n,), NaN where it is not known), are above 1 in the median. Few rows say nothing."""
+def check_suite_peaks(of_peaks: Mapping[str, Any], where: str) -> None:
+    """SpecError, one line, where what the models ask for, in the measured times, is more than a peak of their GPUs
+    gives in the median of the rows. ``of_peaks``: rate -> its share of the peak, (n,), NaN where it is not known; of a
+    row, the largest counts. Few rows say nothing."""
     np = require("numpy")
-    known = mfu[np.isfinite(mfu)]
-    if len(known) < _FEWEST_OF_SUITE:
+    shares = np.array(list(of_peaks.values())).reshape(len(of_peaks), -1)
+    shares = shares[:, np.isfinite(shares).all(axis=0)]
+    if shares.shape[1] < _FEWEST_OF_SUITE or not len(shares):
         return
-    middle = float(np.median(known))
+    largest = shares.max(axis=0)
+    middle = float(np.median(largest))
     if middle * TOLERANCE > 1.0:
+        rate = list(of_peaks)[(shares * TOLERANCE > 1.0).sum(axis=1).argmax()]
         raise SpecError(
-            f"{where}: the models of {len(known):,} rows need {middle:.3g} times the FLOP/s of their GPU's peak in the"
-            f" median, which is impossible: expected {_AS_MEASURED}"
+            f"{where}: the models of {len(largest):,} rows need {middle:.3g} times the {rate} of their GPU's peak in"
+            f" the median, which is impossible: expected {_AS_MEASURED}"
         )
 
 

@@ -234,7 +234,8 @@ def predict_suite(
     frame: Frame, configs: Path, artifacts: str | Path | None, progress: Callable[[int, int], None] | None = None
 ) -> Frame:
     """Every row of a suite with its forecast, and with ``note`` where there is none (docs/how-to/suites.md);
-    ``progress`` hears how many of all are done. ``attrs["mfu"]``: MFU in the measured times, shape (n,)."""
+    ``progress`` hears how many of all are done. ``attrs["of_peaks"]``: the shares of their GPUs' peaks that the models'
+    FLOPs and bytes come to in the measured times, by rate, each of shape (n,)."""
     from predictor.fit.suite import predict_case
 
     same = frame.groupby(list(frame.columns), dropna=False, sort=False).ngroup().tolist()
@@ -254,7 +255,11 @@ def predict_suite(
     out["measured_ms"] = pd.to_numeric(out["measured_ms"], errors="coerce")
     ratio = out["predicted_ms"].astype(float) / out["measured_ms"]
     out["ape_pct"] = (ratio - 1.0).abs() * 100.0
-    out.attrs["mfu"] = np.array([row.get("mfu", math.nan) for row in rows]) * ratio.to_numpy(dtype=float)
+    shares = [row.get("of_peaks", {}) for row in rows]
+    out.attrs["of_peaks"] = {
+        rate: np.array([of.get(rate, math.nan) for of in shares]) * ratio.to_numpy(dtype=float)
+        for rate in sorted({rate for of in shares for rate in of})
+    }
     return out
 
 

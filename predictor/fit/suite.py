@@ -34,15 +34,16 @@ _HELD = re.compile(r"\bgraphics(?: clock)? (\d{3,4}) MHz\b")
 
 
 def predict_case(row: Mapping[str, Any], configs: Path, artifacts: str | Path | None) -> dict[str, Any]:
-    """The forecast of one row: predicted_ms, low_ms, high_ms, predicted_forward_ms, predicted_memory_gib, note, and
-    mfu.
+    """The forecast of one row: predicted_ms, low_ms, high_ms, predicted_forward_ms, predicted_memory_gib, note,
+    and of_peaks: the shares of its GPU's peaks that the model's FLOPs and bytes come to in the forecast, by rate.
 
     A row that cannot be forecast yet has predicted_ms None and the reason in note; nothing is dropped in silence.
     """
     try:
         if not 0 < _number(row, "measured_ms") < math.inf:
             raise RequestError(f"measured_ms {row.get('measured_ms')!r}: expected a latency above 0")
-        answer = case_forecast(row, configs, artifacts).prediction
+        made = case_forecast(row, configs, artifacts)
+        answer = made.prediction
     except TilecastError as error:
         return {"predicted_ms": None, "note": str(error)}
     forward = answer.phases_s.get("forward")
@@ -52,7 +53,10 @@ def predict_case(row: Mapping[str, Any], configs: Path, artifacts: str | Path | 
         "high_ms": None if answer.interval_s is None else answer.interval_s[1] * 1e3,
         "predicted_forward_ms": None if forward is None else forward * 1e3,
         "predicted_memory_gib": answer.memory.total / 2**30,
-        "mfu": answer.mfu,
+        "of_peaks": {
+            "FLOP/s": answer.mfu,
+            "bytes/s": made.model_bytes / answer.latency_s / made.run.gpu.memory_bandwidth,
+        },
         "note": "",
     }
 

@@ -173,6 +173,11 @@ class Forecast:
         counts (Chowdhery et al., arXiv:2204.02311, appendix B)."""
         return self._counted(attrgetter("model_flops"))
 
+    @property
+    def model_bytes(self) -> float:
+        """Bytes of weights and cache that one GPU reads from its memory at least; of a pipeline, the mean."""
+        return float(self._counted(attrgetter("model_bytes")))
+
     def _counted(self, of: Callable[[TimedStage], Any]) -> Any:
         if self.plan.parallel is not None:
             kinds = [self.plan.parallel.kinds[kind] for kind in self.plan.parallel.ranks]

@@ -271,6 +271,17 @@ class TimedStage:
                     total += node.op.model_flops() * times if isinstance(node.op, Attention) else flops
         return total * self.part
 
+    @property
+    def model_bytes(self) -> float:
+        """Weights and cache that one pass reads from memory at least, as L2 may hold some of the pass before; of a
+        pipeline, those of one of its GPUs. The backward pass is left out."""
+        forward = (at for at in self.blocks if at.block.backward_of is None)
+        cold = (
+            node.op.cold_bytes() * times for at in forward for node, times in zip(at.block.nodes, at.times, strict=True)
+        )
+        held = self.operators.gpu.l2_bytes * max(1, len(self.stage.ends))
+        return max(0.0, sum(cold) - held) * self.part
+
     def op_times(self) -> list[OpTime]:
         """Every node with how often it runs in all passes."""
         weight = self.stage.weight * self.part

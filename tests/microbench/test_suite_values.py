@@ -64,6 +64,16 @@ def test_a_suite_in_another_unit_is_said_and_a_row_twice_counts_once(
         assert main([*words, "--tracking-uri", "off"]) == status
         said = capsys.readouterr().err
         assert ("times the FLOP/s of their GPU's peak" in said) == (status == 2), said
+    steps = [
+        {**ROW, "case": f"d{n}", "config": "llama-3.1-8b", "mode": "decode", "seq_len": "", "context_len": 64 + n}
+        for n in range(6)
+    ]
+    weights_s = 2 * (8.03e9 - 0.525e9) / 3.35e12  # but for the embedding, by an H100's bandwidth
+    for share, status in ((0.7, 0), (1.6, 2)):  # of the bandwidth: no unit's factor, and little of the FLOP/s
+        pd.DataFrame(steps).assign(measured_ms=weights_s / share * 1e3).to_csv(suite, index=False)
+        assert main([*words, "--tracking-uri", "off"]) == status
+        said = capsys.readouterr().err
+        assert ("need 1.6 times the bytes/s of their GPU's peak" in said) == (status == 2), said
     pd.concat([frame, *([frame.iloc[:1]] * 49)]).to_csv(suite, index=False)
     assert main([*words, "--tracking-uri", "off"]) == 0
     found = json.loads(capsys.readouterr().out)
