@@ -83,6 +83,11 @@ def triton_everywhere(variant: str, gpu: GPUSpec) -> str:
     return TRITON
 
 
+def all_tuned(variant: str, gated: bool, gpu: GPUSpec) -> bool:
+    """The measured rows of experts are all of kernels as the library runs them."""
+    return False
+
+
 def apart(gpu: GPUSpec) -> bool:
     """Decodes and prompts of one step in attention calls of their own."""
     return False
@@ -178,13 +183,15 @@ class Library:
     ``share_attention``: how its attention kernels share out their work on a GPU. ``unpacks_experts``: experts in
     weight-only schemes run in Marlin; ``expert_kernel``: one of `EXPERT_KERNELS` for another (variant, GPU), but
     ``generated_experts`` are the variants that run generated kernels where there are any; ``experts``: its Triton
-    experts by version, the oldest first. ``decodes_by``: the library whose attention kernels its decode steps call on a
-    GPU; ``merges``: its own leave it to another kernel to add up what the parts of a split cache gave; ``joins``:
-    whether decodes beside prompts are in the prompts' call, where a decode's query has a tile of its own.
-    ``chunks_alone``: whether on a GPU the delta rule goes over a prompt in one kernel, an SM for each value head of a
-    sequence. ``channel_blocks``: its causal convolution gives every channel of a prompt a block, which goes over the
-    tokens (else a block has a few of many channels). ``exchanges``: how it brings tokens to experts on other GPUs,
-    of those that ``sends_tokens``; None: by an all_to_all of copies.
+    experts by version, the oldest first; ``untuned_experts``: whether the measured rows of (variant, with a gate,
+    GPU) are of kernels that an engine tunes before it serves, so that they answer for nobody. ``decodes_by``: the
+    library whose attention kernels its decode steps call on a GPU; ``merges``: its own leave it to another kernel
+    to add up what the parts of a split cache gave; ``joins``: whether decodes beside prompts are in the prompts'
+    call, where a decode's query has a tile of its own. ``chunks_alone``: whether on a GPU the delta rule goes over
+    a prompt in one kernel, an SM for each value head of a sequence. ``channel_blocks``: its causal convolution
+    gives every channel of a prompt a block, which goes over the tokens (else a block has a few of many channels).
+    ``exchanges``: how it brings tokens to experts on other GPUs, of those that ``sends_tokens``; None: by an
+    all_to_all of copies.
     """
 
     name: str
@@ -201,6 +208,7 @@ class Library:
     expert_kernel: Callable[[str, GPUSpec], str] = triton_everywhere
     generated_experts: tuple[str, ...] = ()
     experts: tuple[TritonExperts, ...] = (TritonExperts(),)
+    untuned_experts: Callable[[str, bool, GPUSpec], bool] = all_tuned
     decodes_by: Callable[[str, GPUSpec], str] = its_own
     merges: bool = True
     joins: Callable[[GPUSpec], bool] = apart

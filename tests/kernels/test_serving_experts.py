@@ -17,6 +17,7 @@ pytest.importorskip("scipy", reason='SciPy is not installed: pip install "tileca
 from predictor.engines import library  # noqa: E402
 from predictor.engines.library import FASTEST, STRIPES, TWO_TILES  # noqa: E402
 from predictor.hardware.gpu import load_gpu  # noqa: E402
+from predictor.kernels.artifact import default_artifacts, load_estimator  # noqa: E402
 from predictor.kernels.device import Device  # noqa: E402
 from predictor.kernels.fitting import serving as fit_serving  # noqa: E402
 from predictor.kernels.fitting import serving_rows  # noqa: E402
@@ -169,3 +170,55 @@ def test_which_kernel_of_experts_a_table_names() -> None:
         assert [p.path for p in serving_rows.moe_by_kernel(pd.DataFrame(rows), b200)] == [f"{kernel}|bf16"]
     kernels = [library("sglang").moe_kernel(name, b200["b200-sxm"]) for name in ("bf16", "fp8", "int4_wo")]
     assert kernels == ["generated", "triton", "generated"]
+
+
+def test_rows_of_a_default_tile_teach_nothing() -> None:
+    """A layer that reads its weights at a fifth of the rate of the others was timed with a tile that nothing chose."""
+    tokens = np.tile([16.0, 32.0, 4096.0], 4)
+    width = np.repeat([1024.0, 1536.0, 2048.0, 4096.0], 3)
+    one = np.ones(12)
+    columns = [tokens, one * 8192, width, one * 16, one * 2, one * 3, one, one]
+    shapes = MoEShapes.of(columns, expert_loads("balanced", tokens, columns[3], columns[4], one), one * 0, 2.0)
+    device = Device.of(GPUS["h100-sxm"], "bf16")
+    seconds = shapes.active * 3 * 8192 * width * 2 / (0.8 * device.bandwidth)
+    assert serving_rows.tuned_rows(shapes, device, seconds).all()
+    slow = np.where(width == 2048, 5.0, 1.0)
+    np.testing.assert_array_equal(serving_rows.tuned_rows(shapes, device, seconds * slow), slow == 1)
+    alike = np.where(tokens > 100, 50.0, 1.0)  # many rows an expert: their products take long, in all layers
+    assert serving_rows.tuned_rows(shapes, device, seconds * alike).all()
+
+
+@pytest.mark.parametrize("board", ["h100-sxm", "h200-sxm", "b200-sxm"])
+def test_rows_that_an_engine_would_have_tuned_answer_for_nobody(board: str) -> None:
+    """vLLM's rows of fp8 with a scale a tensor on Hopper are of a default tile: the same kernels of TensorRT-LLM, which
+    times them, answer in place of those."""
+    gpu = load_gpu(board)
+    ops: list[Op] = [MoE("fp8", t, 4096, f, 16, 2) for t, f in product((1, 16, 256, 4096), (1024, 4096))]
+    rows: list[dict[str, Any]] = []
+    for framework, efficiency in (("vllm", 0.1), ("trtllm", 0.6)):
+        rows += rows_of(ops, gpu, efficiency, op="moe", framework=framework, kernel_source="cutlass",
+                        distribution="balanced")  # fmt: skip
+    frame, gpus = pd.DataFrame(rows), {gpu.id: gpu}
+    untuned = gpu.compute_capability == "9.0"
+    assert [part.path for part in serving_rows.moe_parts(frame, gpus)] == ["trtllm|fp8", *["vllm|fp8"] * (not untuned)]
+    assert library("vllm").untuned_experts("fp8", True, gpu) == untuned
+    assert library("sglang").untuned_experts("bf16", False, gpu) == untuned
+    assert not library("sglang").untuned_experts("bf16", True, gpu)
+
+
+#: Layers of Llama 4 Scout, Nemotron 3 Super (of two matrices), Mixtral 8x7B and Qwen3 30B-A3B on two GPUs.
+LAYERS = ((5120, 8192, 16, 1, True), (1024, 2688, 512, 22, False), (4096, 14336, 8, 2, True), (2048, 768, 128, 8, True))
+
+
+@pytest.mark.parametrize("framework", ["vllm", "sglang", "trtllm"])
+def test_fp8_experts_of_the_shipped_set_take_no_longer_than_bf16(framework: str) -> None:
+    """Half the bytes and twice the rate on Hopper; with few tokens, launches are most of it (a tenth is allowed)."""
+    estimator = load_estimator(default_artifacts() / "moe")
+    for name in ("h100-sxm", "h200-sxm", "h100-nvl"):
+        for hidden, width, experts, top_k, gated in LAYERS:
+            ops = {
+                dtype: [MoE(dtype, t, hidden, width, experts, top_k, gated, 2, 1, "random") for t in (1, 16, 256, 4096)]
+                for dtype in ("fp8", "bf16")
+            }
+            narrow, wide = (latency(estimator, "moe", list(ops[d]), load_gpu(name), framework) for d in ("fp8", "bf16"))
+            assert (narrow <= 1.1 * wide).all(), (name, hidden, width, narrow / wide)

@@ -67,11 +67,21 @@ def share_attention(calls: AttentionCalls, gpu: GPUSpec) -> Sharing:
 
 #: As the tables of SGLang 0.5.14 on B200 name their kernels.
 GENERATED_EXPERTS = ("bf16", "fp8_block", "nvfp4", "int4_wo", "w4a16_mxfp4", "w4a8_mxfp4_mxfp8")
+
+
+def untuned_experts(variant: str, gated: bool, gpu: GPUSpec) -> bool:
+    """FlashInfer's CUTLASS kernels for bf16 experts without a gate on Hopper, as vLLM's for fp8: in the table of 0.5.14
+    they read weights at 0.13 (H200) to 0.19 (H100) of the bandwidth, in TensorRT-LLM's at 0.78 to 0.83. That the
+    engine tunes them when it starts (flashinfer_autotune of its model_runner.py) is as recalled, unverified."""
+    return variant == "bf16" and not gated and gpu.compute_capability == "9.0"
+
+
 #: Norms: FlashInfer's norm.cuh.
 LIBRARIES = (
     Library(
         "sglang", code=1, turn=2, norms=("rms",), all_reduces=ALL_REDUCES, experts=EXPERTS,
         decodes_by=generated_attention, generated_experts=GENERATED_EXPERTS, share_attention=share_attention,
+        untuned_experts=untuned_experts,
     ),
 )  # fmt: skip
 

@@ -82,6 +82,17 @@ def expert_kernel(variant: str, gpu: GPUSpec) -> str:
     return CUTLASS if major >= (10 if variant == "bf16" else 9) else TRITON
 
 
+def untuned_experts(variant: str, gated: bool, gpu: GPUSpec) -> bool:
+    """FlashInfer's CUTLASS kernels for fp8 with a scale a tensor on Hopper.
+
+    The engine times their tiles when it starts (model_executor/warmup/kernel_warmup.py, flashinfer_autotune from
+    capability 9.0 on; as recalled, unverified); the table's layer ran alone, with a default. Seen in the table of 0.24:
+    they read weights at 0.12 (H200) to 0.18 (H100) of the bandwidth, the same kernels in TensorRT-LLM, which times
+    them, at 0.69 to 0.77, and both alike on Blackwell.
+    """
+    return variant == "fp8" and gpu.compute_capability == "9.0"
+
+
 def chunks_alone(gpu: GPUSpec) -> bool:
     """FlashInfer's delta rule on Hopper and B200, Triton's elsewhere, as the measured tables name them (0.24.0)."""
     return gpu.compute_capability in ("9.0", "10.0", "10.3")
@@ -91,7 +102,7 @@ def chunks_alone(gpu: GPUSpec) -> bool:
 VLLM = Library(
     "vllm", code=2, turn=0, norms=("rms",), all_reduces=(AllReduce(8 * 2**20 - 1, one_shot=CUSTOM_ONE_SHOT),),
     share_attention=share_attention, expert_kernel=expert_kernel, experts=EXPERTS, chunks_alone=chunks_alone,
-    decodes_by=generated_attention, joins=joins, generated_experts=GENERATED_EXPERTS,
+    untuned_experts=untuned_experts, decodes_by=generated_attention, joins=joins, generated_experts=GENERATED_EXPERTS,
 )  # fmt: skip
 
 

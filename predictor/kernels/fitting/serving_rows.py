@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from predictor import engines
 from predictor.data.frame import Frame, numbers, texts
-from predictor.engines.library import EXPERT_KERNELS, TABLES_WORD, TRITON
+from predictor.engines.library import CUTLASS, EXPERT_KERNELS, TABLES_WORD, TRITON
 from predictor.engines.releases import age, is_version
 from predictor.files.records import dataclass, replace
 from predictor.formats.dtypes import bytes_of
@@ -143,10 +143,49 @@ def moe_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[VariantRows
         tiling = library.moe_tiling(library.moe_kernel(name, gpus[gpu]), name)
         shapes = moe.Shapes.of(columns, _loads(rows), _exponents(rows), weight_bytes(dtype, quant), tiling)
         kind = serving_moe.booster_of(name)
-        yield VariantRows(
+        part = VariantRows(
             gpu, f"{framework}|{name}", kind, device, shapes, library.code, _log_latency(rows), dtype,
             name == serving_moe.BLOCKED, log_error=row_errors(rows),
         )  # fmt: skip
+        keep = tuned_rows(shapes, device, np.exp(part.log_latency))
+        named = texts(rows, "kernel_source")
+        cutlass = np.array([not text or CUTLASS in text for text in named.tolist()], dtype=bool)
+        for with_gate in (True, False):
+            if library.untuned_experts(name, with_gate, gpus[gpu]):
+                keep &= (gated != with_gate) | ~cutlass
+        if keep.any():
+            yield part if keep.all() else part.take(np.flatnonzero(keep))
+
+
+#: Rows of a layer that read weights at less than this share of what half of the layers do were measured with a tile
+#: that nothing chose. Source: TensorRT-LLM 1.3.0rc20's table of fp8 on H100, whose 520 layers, degrees and routings are
+#: at 0.10 to 0.25 of the bandwidth (48 of them) or from 0.35 on, half at more than 0.8.
+_UNTUNED = 0.4
+#: Rows that show it: weights of this many times L2, few enough rows an expert to wait for them alone. Chosen by hand,
+#: not from data.
+_BEYOND_L2, _ROWS_AN_EXPERT = 5.0, 16.0
+
+
+def tuned_rows(shapes: moe.Shapes, device: Device, seconds: FloatArray) -> npt.NDArray[np.bool_]:
+    """(n,) False for rows of layers, on one board with one library's kernels of one variant, that ran untuned.
+
+    Where a table's tuner finds nothing, a default tile runs all rows of a layer, its degrees and its routing: it reads
+    weights at a fraction of the rate of the other layers, and `_UNTUNED` says where the line is.
+    """
+    s = shapes
+    weights = s.active * s.matrices * s.hidden * (s.intermediate / s.tp) * s.itemsize
+    shows = (weights > _BEYOND_L2 * device.l2_bytes) & (s.rows <= _ROWS_AN_EXPERT * s.active)
+    layers = np.stack([s.hidden, s.intermediate, s.experts, s.top_k, s.matrices, s.tp, s.ep, s.exponent])
+    _, block = np.unique(layers, axis=1, return_inverse=True)
+    block = block.reshape(-1)
+    rates, shown = (weights / seconds)[shows], block[shows]
+    if not shown.size:
+        return np.ones(block.size, dtype=bool)
+    order = np.argsort(shown, kind="stable")
+    seen, starts = np.unique(shown[order], return_index=True)
+    half = np.array([np.median(part) for part in np.split(rates[order], starts[1:])])
+    slow = np.isin(block, seen[half < _UNTUNED * np.median(half)])
+    return np.asarray(~slow, dtype=bool)
 
 
 def _loads(rows: Frame) -> Loads:

@@ -7,7 +7,7 @@ take from the others is kept by kernel, not by framework: which rows a kernel to
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import numpy as np
 
@@ -48,6 +48,23 @@ _SAME_CORE = 1e-3
 _CURVES = 4096
 
 
+#: The variant in 16 bit, and where in a layer its matrices stand.
+_WIDE, _MATRICES = "bf16", _LAYER.index("matrices")
+
+
+class _Kernels(NamedTuple):
+    """Whose kernels run some layers, in which numbers, and whether the layers' experts have a gate."""
+
+    library: str
+    dtype: str
+    quant: str
+    gated: bool
+
+    @property
+    def variant(self) -> str:
+        return variant(self.dtype, self.quant)
+
+
 def on_board(constants: Constants, itemsize: float, measured: Device | None, device: Device) -> Constants:
     """A sibling's constants for ``device``: weights that do not wait for DRAM come no faster from a faster one.
 
@@ -74,7 +91,7 @@ class ServingMoE(ServingEstimator):
 
     def __init__(self, name: str, corrections: Corrections) -> None:
         super().__init__(name, corrections)
-        self._curves: dict[tuple[GPUSpec, str, str, str], dict[Layer, FloatArray]] = {}
+        self._curves: dict[tuple[GPUSpec, _Kernels], dict[Layer, FloatArray]] = {}
 
     def _with(self, corrections: Corrections) -> Self:
         result = super()._with(corrections)
@@ -86,38 +103,38 @@ class ServingMoE(ServingEstimator):
         sizes = np.stack([batch.columns[name] for name in _LAYER], axis=1).tolist()
         tokens = batch.columns["tokens"].copy()
         for dtype, quant, rows in by_variant(batch):
-            layers: dict[Layer, list[int]] = {}
+            layers: dict[bool, dict[Layer, list[int]]] = {}
             for i in rows.tolist():
                 op = batch.ops[i]
                 if isinstance(op, MoE) and op.dispatched:
                     op = op.received()
                     sizes[i], tokens[i] = [float(getattr(op, name)) for name in _LAYER], op.tokens
-                layers.setdefault((*sizes[i], getattr(op, "distribution", "")), []).append(i)
-            curves = self._curves_of(tuple(layers), gpu, batch.kernels, dtype, quant)
-            for layer, members in layers.items():
-                seconds[members] = between(curves[layer], tokens[members])
+                alike = layers.setdefault(sizes[i][_MATRICES] == 3.0, {})
+                alike.setdefault((*sizes[i], getattr(op, "distribution", "")), []).append(i)
+            for gated, group in layers.items():
+                curves = self._curves_of(tuple(group), gpu, _Kernels(batch.kernels, dtype, quant, gated))
+                for layer, members in group.items():
+                    seconds[members] = between(curves[layer], tokens[members])
         return seconds
 
-    def _curves_of(
-        self, layers: Sequence[Layer], gpu: GPUSpec, kernels: str, dtype: str, quant: str
-    ) -> Mapping[Layer, FloatArray]:
+    def _curves_of(self, layers: Sequence[Layer], gpu: GPUSpec, run: _Kernels) -> Mapping[Layer, FloatArray]:
         """Logarithms of the seconds of each layer at `KNOTS`, rising."""
-        known = self._curves.setdefault((gpu, kernels, dtype, quant), {})
+        known = self._curves.setdefault((gpu, run), {})
         new = [layer for layer in layers if layer not in known]
         if len(known) + len(new) > _CURVES:
             known.clear()
             new = list(layers)
         if new:
             filed = as_filed(gpu)
-            seconds = self._of_routings(new, filed, kernels, dtype, quant)
+            seconds = self._of_routings(new, filed, run)
             if filed is not gpu:  # trees, and where a routing lies, are the board's; what was varied is the core's
                 alone = self.core_alone()
-                ways = [alone._of_routings(new, board, kernels, dtype, quant) for board in (gpu, filed)]
+                ways = [alone._of_routings(new, board, run) for board in (gpu, filed)]
                 seconds = seconds * (ways[0] / ways[1])
             known.update(zip(new, never_falling(np.log(seconds).reshape(len(new), len(KNOTS))), strict=True))
         return known
 
-    def _of_routings(self, layers: Sequence[Layer], gpu: GPUSpec, kernels: str, dtype: str, quant: str) -> FloatArray:
+    def _of_routings(self, layers: Sequence[Layer], gpu: GPUSpec, run: _Kernels) -> FloatArray:
         """Seconds of each layer at each of `KNOTS`, (layers * knots,).
 
         No drawn routing was measured: a layer with one is forecast from itself with the measured routings at both ends
@@ -130,7 +147,7 @@ class ServingMoE(ServingEstimator):
         asked = [*(layers[i] for i in exact), *ends[0], *ends[1], *(layers[i] for i in others)]
         count = len(KNOTS)
         answered = (len(exact) + 2 * len(others)) * count
-        seconds, cores = self._seconds(asked, answered, gpu, kernels, dtype, quant)
+        seconds, cores = self._seconds(asked, answered, gpu, run)
         answers = np.empty((len(layers), count))
         answers[exact] = seconds[: len(exact) * count].reshape(-1, count)
         first, second = seconds[len(exact) * count :].reshape(2, -1)
@@ -139,44 +156,74 @@ class ServingMoE(ServingEstimator):
         return answers.reshape(-1)
 
     def _seconds(
-        self, layers: Sequence[Layer], answered: int, gpu: GPUSpec, kernels: str, dtype: str, quant: str
+        self, layers: Sequence[Layer], answered: int, gpu: GPUSpec, run: _Kernels
     ) -> tuple[FloatArray, FloatArray]:
-        """Seconds as core and trees have it at the first ``answered`` of the layers' knots, and the core's at all."""
-        name = variant(dtype, quant)
-        library = engines.library(kernels)
-        kernel = library.moe_kernel(name, gpu)
-        known, like = self._alike(gpu, engines.answering(kernels), kernel, name)
-        shapes = _at_knots(layers, weight_bytes(dtype, quant), library.moe_tiling(kernel, name))
+        """Seconds as core and trees have it at the first ``answered`` of the layers' knots, and the core's at all.
+
+        Where several answer, the fastest does: an engine that times its kernels takes that.
+        """
+        library = engines.library(run.library)
+        kernel = library.moe_kernel(run.variant, gpu)
+        shapes = _at_knots(layers, weight_bytes(run.dtype, run.quant), library.moe_tiling(kernel, run.variant))
+        answers = [
+            self._as_measured(known, like, shapes, answered, kernel, gpu, run)
+            for known, like in self._alike(gpu, kernel, run)
+        ]
+        fastest = np.minimum.reduce([seconds for seconds, _ in answers])
+        return fastest, answers[0][1]
+
+    def _as_measured(
+        self, known: Library, like: str, shapes: Shapes, answered: int, kernel: str, gpu: GPUSpec, run: _Kernels
+    ) -> tuple[FloatArray, FloatArray]:
+        """`_seconds`, as the rows of ``known`` with the variant ``like`` have them."""
         asked = shapes.first(answered)
         as_of, launches = (kernel, 1.0) if self._corrections.knows(kernel) else _NEAREST.get(kernel, (kernel, 1.0))
         source, scheme, named = self._corrections.resolve(gpu, known.name, like, kernel=as_of)
         constants = cast(Constants, named)
         if source in SHARED:
             constants = replace(constants, overhead_cycles=constants.overhead_cycles * launches)
-        measured = self._corrections.device(source, variant(dtype))
+        measured = self._corrections.device(source, variant(run.dtype))
 
         def core_of(layers: Shapes, device: Device) -> CoreTime:
             return core_time(layers, device, on_board(constants, shapes.itemsize, measured, device))
 
         seconds = self._corrected(
-            source, booster_of(scheme), gpu, dtype, asked, core_of,
+            source, booster_of(scheme), gpu, run.dtype, asked, core_of,
             lambda asked, device, core: features(asked, device, core, known.code, scheme == BLOCKED),
         )  # fmt: skip
-        return seconds, core_of(shapes, self._corrections.device_as(source, gpu, dtype)).total
+        return seconds, core_of(shapes, self._corrections.device_as(source, gpu, run.dtype)).total
 
-    def _alike(self, gpu: GPUSpec, known: Library, kernel: str, name: str) -> tuple[Library, str]:
+    def _alike(self, gpu: GPUSpec, kernel: str, run: _Kernels) -> tuple[tuple[Library, str], ...]:
         """(whose constants, of which variant) answer on a measured board: Marlin's for Marlin, others for others.
 
-        Marlin's are of another core: stripes of work, at the rate of mma.sync on every board.
+        Marlin's are of another core: stripes of work, at the rate of mma.sync on every board. A library without rows of
+        a narrow variant takes those of the same kind of kernel first, be they of another library or of the nearest
+        variant. Rows of kernels that an engine would have tuned answer for nobody; in place of its own, a library takes
+        those of its nearest variant, too.
         """
-        others = (each for each in engines.measured() if each is not known)
-        libraries = (known, *others)
-        for like in stand_ins(name):
-            for library in libraries:
-                alike = (library.moe_kernel(like, gpu) == MARLIN) == (kernel == MARLIN)
-                if alike and self._corrections.measures(gpu, library.name, like):
-                    return library, like
-        return known, name
+        known = engines.answering(run.library)
+        libraries = (known, *(each for each in engines.measured() if each is not known))
+        measured = [
+            (library, like)
+            for like in stand_ins(run.variant)
+            for library in libraries
+            if (library.moe_kernel(like, gpu) == MARLIN) == (kernel == MARLIN)
+            and not library.untuned_experts(like, run.gated, gpu)
+            and self._corrections.measures(gpu, library.name, like)
+        ]
+        if not measured:
+            return ((known, run.variant),)
+        if measured[0] == (known, run.variant):
+            return (measured[0],)
+        alike = [
+            (library, like)
+            for library, like in measured
+            if library.moe_kernel(like, gpu) == kernel and (like == run.variant or like != _WIDE)
+        ]
+        first = alike[0] if alike else measured[0]
+        nearest = next(((library, like) for library, like in measured if library is known and like != _WIDE), first)
+        untuned = known.untuned_experts(run.variant, run.gated, gpu)
+        return (first,) if not untuned or nearest == first else (first, nearest)
 
 
 def _over_core(
