@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from functools import partial
+from types import MappingProxyType
 
 from predictor.engines.releases import numbers
 from predictor.files.records import dataclass
@@ -16,32 +19,44 @@ _VENDORS = frozenset(vendor for vendor, _ in GENERATIONS.values())
 class Boards:
     """Boards of one ``vendor`` that an engine runs on.
 
-    ``least`` and ``most``: compute capabilities of NVIDIA's, "" where there is no limit. ``without``: architectures
-    that it does not run on. ``since``: (compute capability, release) pairs, the lowest first: boards from that
-    capability on need that release. ``source``: where it says so.
+    ``least`` and ``most``: compute capabilities of NVIDIA's, "" where there is no limit. ``only``: the architectures
+    that it runs on, empty for all of the vendor's. ``since``: release -> boards that need it or a later one: the
+    vendor's, an architecture's, or those from a compute capability on. ``until``: release -> the compute capability
+    from which on boards run in it and later ones, too. ``source``: where it says so.
     """
 
     vendor: str
     source: str
     least: str = ""
     most: str = ""
-    without: tuple[str, ...] = ()
-    since: tuple[tuple[str, str], ...] = ()
+    only: tuple[str, ...] = ()
+    since: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    until: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     def lacking(self, gpu: GPUSpec, release: str) -> str:
         """What this has instead of ``gpu``, in words; "" where it runs there. ``release`` "": the newest."""
-        if gpu.architecture in self.without:
-            return f"boards of {self.vendor} but for {', '.join(self.without)}"
+        if self.only and gpu.architecture in GENERATIONS and gpu.architecture not in self.only:
+            return f"boards of {self.vendor}: {', '.join(self.only)}"
         capability = numbers(gpu.compute_capability or "")
-        if not capability:
-            return ""
-        if (self.least and capability < numbers(self.least)) or (self.most and capability > numbers(self.most)):
+        below = bool(self.least) and capability < numbers(self.least)
+        if capability and (below or (self.most and capability > numbers(self.most))):
             limits = f"from {self.least}" * bool(self.least) + f" to {self.most}" * bool(self.most)
             return f"{self.vendor} of compute capability {limits.strip()}" + " on" * (not self.most)
-        needed = [first for from_, first in self.since if capability >= numbers(from_)]
-        if release and needed and numbers(release) < numbers(needed[-1]):
-            return f"release {needed[-1]} on for compute capability {gpu.compute_capability}"
+        kind = f"compute capability {gpu.compute_capability}" if capability else gpu.architecture
+        for ended, above in self.until.items():
+            if capability and capability < numbers(above) and not (release and numbers(release) < numbers(ended)):
+                return f"a release before {ended} for {kind}"
+        for first, boards in self.since.items():
+            if release and numbers(release) < numbers(first) and any(map(partial(_among, gpu), boards)):
+                return f"release {first} on for {kind}"
         return ""
+
+
+def _among(gpu: GPUSpec, boards: str) -> bool:
+    """Whether ``boards``, a vendor, an architecture or the least compute capability, has ``gpu``."""
+    if boards in (gpu.vendor, gpu.architecture):
+        return True
+    return boards[0].isdigit() and numbers(gpu.compute_capability or "") >= numbers(boards)
 
 
 def refusal(boards: Sequence[Boards], gpu: GPUSpec, release: str = "") -> str:

@@ -20,12 +20,19 @@ CASES = [
     ("fastertransformer", "b200", "", "from 5.2 to 9.0; on b200-sxm run cuda_graph, sglang, tensorrt_llm, vllm"),
     ("fastertransformer", "mi300x", "", "expected boards of nvidia; on mi300x run"),
     ("vllm", "p100", "", "from 7.0 on; on p100-pcie-16gb run cuda_graph, fastertransformer"),
-    ("sglang", "v100", "", "from 7.5 on"), ("sglang", "mi210", "", "expected boards of amd but for cdna2"),
+    ("sglang", "v100", "", "from 7.5 on"), ("sglang", "mi210", "", "expected boards of amd: cdna3, cdna4, cdna5"),
+    ("sglang", "rx-7900-xtx", "", "cdna3, cdna4, cdna5"), ("vllm", "mi100", "", "expected boards of amd: cdna2, cdna3"),
+    ("vllm", "v100", "", "expected a release before 0.20 for compute capability 7.0; on v100-sxm-32gb run cuda_graph"),
+    ("vllm", "v100", "vllm 0.24", "expected a release before 0.20"), ("vllm", "v100", "vllm 0.19", ""),
+    ("vllm", "mi355x", "vllm 0.8", "expected release 0.9 on for cdna4"), ("vllm", "mi300x", "vllm 0.8", ""),
+    ("vllm", "strix-halo", "vllm 0.11", "expected release 0.12 on for rdna3.5"), ("vllm", "r9700", "vllm 0.9", ""),
+    ("vllm", "b60", "vllm 0.5.0", "expected release 0.5.1 on for xe2"), ("vllm", "b60", "vllm 0.6", ""),
+    ("vllm", "mi455x", "vllm 0.24", "expected release 0.33 on for cdna5"), ("vllm", "vr200", "vllm 0.24", ""),
     ("megatron", "b60", "", "expected boards of nvidia and amd; on b60 runs eager"),
     ("compile", "p4", "", "from 7.0 on; on p4 run eager"),
     ("vllm", "b200", "vllm 0.6", "expected release 0.8 on for compute capability 10.0"),
-    ("vllm", "rtx-5090", "vllm 2024", "expected release 0.9 on for compute capability 12.0"),
-    ("vllm", "rtx-5090", "vllm 0.8", "expected release 0.9 on for compute capability 12.0"),
+    ("vllm", "rtx-5090", "vllm 2024", "expected release 0.8 on for compute capability 12.0"),
+    ("vllm", "rtx-5090", "vllm 0.8", ""), ("sglang", "b200", "sglang 0.4.5", "expected release 0.4.6 on"),
     ("vllm", "b200", "vllm 0.11", ""), ("vllm", "rtx-5090", "vllm 0.11", ""), ("vllm", "h100", "vllm 0.6", ""),
     ("vllm", "b60", "", ""), ("vllm", "mi300x", "", ""), ("sglang", "t4", "", ""), ("megatron", "mi300x", "", ""),
     ("fastertransformer", "p4", "", ""), ("fastertransformer", "h100", "", ""), ("tensorrt_llm", "b300", "", ""),
@@ -77,4 +84,7 @@ def test_of_a_board_that_somebody_made_up_only_its_vendor_tells() -> None:
     assert refusal(limits, h100) == "" == refusal((), load_gpu("b60"))
     assert refusal(limits, replace(h100, compute_capability=None)) == ""
     assert refusal(limits, replace(h100, vendor="acme")) == ""
+    some = (Boards("amd", "made up", only=("cdna3",), since={"0.9": ("cdna3",)}),)
+    assert refusal(some, replace(load_gpu("mi300x"), architecture="cdna9")) == ""
+    assert refusal(some, load_gpu("mi300x"), "0.8") == "release 0.9 on for cdna3" != refusal(some, load_gpu("mi210"))
     assert refusal(limits, replace(h100, compute_capability="13.0")) == "nvidia of compute capability from 8.0 to 9.0"

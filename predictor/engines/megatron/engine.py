@@ -7,9 +7,10 @@ from predictor.engines.base import CALLS, Engine, later
 from predictor.engines.boards import Boards
 from predictor.engines.tensorrt_llm.engine import CUBLASLT
 
-#: As recalled, unverified: megatron/fused_kernels/__init__.py (compute_70 at least); AMD's fork is ROCm/Megatron-LM.
+#: Source: README.md of Megatron-Core 0.12.0 ("compatible with all NVIDIA Tensor Core GPUs", Volta first).
+#: As recalled, unverified: AMD's fork is ROCm/Megatron-LM.
 BOARDS = (
-    Boards("nvidia", "Megatron-LM 21.04 megatron/fused_kernels/__init__.py", least="7.0"),
+    Boards("nvidia", "Megatron-Core 0.12.0 README.md", least="7.0"),
     Boards("amd", "github.com/ROCm/Megatron-LM"),
 )
 

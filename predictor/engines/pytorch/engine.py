@@ -18,12 +18,12 @@ EAGER = Engine(
     "eager", fuses=False, called=("torch", "pytorch", "torch fsdp"), given_narrow=CUBLASLT,
     vintages=later("pytorch.releases", "EAGER_VINTAGES"),
 )  # fmt: skip
-#: Source: torch/utils/_triton.py and _inductor/scheduler.py ("too old to be supported by the triton GPU compiler"), as
-#: recalled, unverified.
+#: Source: torch/_dynamo/device_interface.py of 2.13.0, is_triton_capable (compute capability 7 on, every HIP and XPU
+#: device), and _inductor/scheduler.py, which raises GPUTooOldForTriton below.
 COMPILES = (
     Boards("nvidia", "PyTorch torch/_inductor/scheduler.py", least="7.0"),
-    Boards("amd", "PyTorch docs, torch.compiler"),
-    Boards("intel", "PyTorch docs, torch.compiler"),
+    Boards("amd", "PyTorch torch/_dynamo/device_interface.py"),
+    Boards("intel", "PyTorch torch/_dynamo/device_interface.py"),
 )
 #: torch.compile with its launches captured (mode "reduce-overhead").
 COMPILE = Engine(

@@ -86,12 +86,14 @@ LIBRARIES = (
 )  # fmt: skip
 
 
-#: As recalled, unverified: docs/get_started/install.md (FlashInfer from capability 7.5 on; Intel's by sgl-kernel-xpu),
-#: sgl-kernel/setup_rocm.py (gfx942 and gfx950 alone), and Blackwell's kernels in the releases of CUDA 12.8.
+#: Source: the packages. srt/model_executor/model_runner.py of 0.4.0 to 0.5.9 ("SGLang only supports sm75 and above");
+#: the extra [blackwell] of pyproject.toml in 0.4.6, not in 0.4.5; README.md of 0.5.9 ("AMD GPUs (MI355/MI300)", as
+#: sgl-kernel's setup_rocm.py, which is recalled, has gfx942 and gfx950 alone), is_gfx1250_supported of 0.5.23, which
+#: 0.5.9 has not; pyproject_xpu.toml of 0.5.9 (sgl-kernel-xpu).
 BOARDS = (
-    Boards("nvidia", "SGLang docs, install.md", least="7.5", since=(("10.0", "0.4.6"),)),
-    Boards("amd", "sgl-kernel/setup_rocm.py", without=("cdna2",)),
-    Boards("intel", "SGLang docs, install.md"),
+    Boards("nvidia", "SGLang srt/model_executor/model_runner.py", least="7.5", since={"0.4.6": ("10.0",)}),
+    Boards("amd", "SGLang README.md", only=("cdna3", "cdna4", "cdna5"), since={"0.5.23": ("cdna5",)}),
+    Boards("intel", "SGLang pyproject_xpu.toml"),
 )
 
 

@@ -99,7 +99,8 @@ def batching(rules: Scheduler) -> type[Batching]:
 #: PyTorch's own (torch._scaled_mm) and Transformer Engine's (common/gemm/cublaslt_gemm.cu) are, too.
 CUBLASLT = TRTLLM.name
 
-#: Source: docs/source/reference/support-matrix.md of 1.0 (Ampere, Ada, Hopper, Blackwell), as recalled, unverified.
+#: Source: the package of 1.2.1 ("efficiently on NVIDIA GPUs"). As recalled, unverified: 1.0's support-matrix.md
+#: (Ampere, Ada, Hopper, Blackwell).
 BOARDS = (Boards("nvidia", "TensorRT-LLM 1.0 support-matrix.md", least="8.0"),)
 
 LIBRARIES = (TRTLLM,)

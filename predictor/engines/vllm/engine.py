@@ -113,13 +113,23 @@ def batching(rules: Scheduler) -> type[Batching]:
     return RunningFirst if rules.mixes else PromptsFirst
 
 
-#: As recalled, unverified: docs/getting_started/installation/gpu.md (capability 7.0; MI200 and MI300; Intel's from
-#: 0.5 on), and Blackwell's kernels in the wheels of CUDA 12.8, 0.8 for data centres and 0.9 for workstations.
+#: Source: docs/getting_started/installation/gpu.{cuda,rocm,xpu}.inc.md and CMakeLists.txt (CUDA_SUPPORTED_ARCHS and
+#: HIP_SUPPORTED_ARCHS) of the source packages. NVIDIA: capability 7.0 on to 0.19.1, 7.5 on from 0.20.0; Blackwell in
+#: 0.8.0, not in 0.7.3; Rubin runs its code (0.33.0). AMD: MI200, MI300 and Radeon RX 7900 in every page, MI100 in
+#: none; gfx950 and gfx120x in 0.9.0, not in 0.8.0; gfx115x in 0.12.0, not in 0.11.0; gfx1250 in 0.33.0, not in 0.24.0.
+#: Intel: in 0.5.1 (vllm/worker/xpu_worker.py), not in 0.5.0.
 BOARDS = (
-    Boards("nvidia", "vLLM docs, installation/gpu.md", least="7.0", since=(("10.0", "0.8"), ("12.0", "0.9"))),
-    Boards("amd", "vLLM docs, installation/gpu.md"),
-    Boards("intel", "vLLM docs, installation/gpu.md"),
-)
+    Boards(
+        "nvidia", "vLLM docs, installation/gpu.cuda.inc.md", least="7.0", since={"0.8": ("10.0",)},
+        until={"0.20": "7.5"},
+    ),
+    Boards(
+        "amd", "vLLM docs, installation/gpu.rocm.inc.md",
+        only=("cdna2", "cdna3", "cdna4", "cdna5", "rdna3", "rdna3.5", "rdna4"),
+        since={"0.9": ("cdna4", "rdna4"), "0.12": ("rdna3.5",), "0.33": ("cdna5",)},
+    ),
+    Boards("intel", "vLLM docs, installation/gpu.xpu.inc.md", since={"0.5.1": ("intel",)}),
+)  # fmt: skip
 
 LIBRARIES = (VLLM,)
 ENGINES = (
