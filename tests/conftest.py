@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -51,6 +52,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # no test asks a hub but those that bring on
 os.environ["HF_HOME"] = f"{_HOME}/huggingface"
 for name in ("NO_PROXY", "no_proxy"):  # servers of the tests are on loopback
     os.environ[name] = ",".join(["127.0.0.1", "localhost", *filter(None, [os.environ.get(name)])])
+
+warm.install()
 
 # The same examples every time, on a machine of any speed. To search for new ones: pytest --hypothesis-profile search
 _SLOW = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}

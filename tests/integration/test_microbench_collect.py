@@ -20,7 +20,16 @@ import pytest
 pytest.importorskip("torch")
 
 sys.path.insert(0, str(Path(__file__).parent))
-from microbench_runs import LIMIT_S, collect_words, command, environment, microbench, quick_sweeps, report
+from microbench_runs import (  # fmt: skip
+    LIMIT_S,
+    collect_words,
+    command,
+    environment,
+    microbench,
+    quick_sweeps,
+    report,
+    with_ceilings,
+)
 
 from microbench.cli import main
 from microbench.dataset import read
@@ -40,7 +49,7 @@ def sweeps(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def ceilings(tmp_path_factory: pytest.TempPathFactory, sweeps: Path) -> Path:
     """A data set with the ceilings and one case: a start for tests of what comes after."""
-    out = tmp_path_factory.mktemp("ceilings")
+    out = with_ceilings(tmp_path_factory.mktemp("ceilings"))
     microbench(*collect_words(out, sweeps, "--max-cases", 1))
     return out
 
