@@ -9,7 +9,8 @@ tokens have to come to the experts, and go back, in one of these ways:
 allgather   an all_gather over the dp ranks brings all tokens to all GPUs, a reduce_scatter the sums back (vLLM's
             `allgather_reducescatter`)
 a library   an all_to_all of the copies of tokens over all tp x dp GPUs, or kernels for experts
-            (`predictor.ops.exchange`); each of the tp GPUs sends its part of the tokens
+            (`predictor.ops.exchange`), behind which the experts are products grouped by expert; each of the tp GPUs
+            sends its part of the tokens
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from predictor.graph.graph import Block, Graph, Node
 from predictor.graph.tensor import Tensor
 from predictor.ops.collective import over
 from predictor.ops.exchange import DIRECT, FORWARDED, exchange
+from predictor.ops.gemm import Gemm
 from predictor.ops.moe import MoE
 from predictor.passes.mesh import Mesh
 
@@ -104,8 +106,33 @@ def _nodes(node: Node, mesh: Mesh, prompts: bool) -> Iterator[Node]:
     there, gathered = _exchange(op, mesh, prompts, there=True), x.copied()
     back, summed = _exchange(op, mesh, prompts, there=False), y.copied()
     yield Node(there, "experts dispatch", (x,), (gathered,), phase=node.phase, scope=node.scope)
-    yield replace(node, op=spread, inputs=(gathered, *node.inputs[1:]), outputs=(summed, *node.outputs[1:]))
+    experts = replace(node, op=spread, inputs=(gathered, *node.inputs[1:]), outputs=(summed, *node.outputs[1:]))
+    laid_out = sent and engines.library(mesh.exchange).exchanges is not None
+    yield from _products(experts, prompts) if laid_out else (experts,)
     yield Node(back, "experts combine", (summed,), (y,), phase=node.phase, scope=node.scope)
+
+
+def _products(node: Node, prompts: bool) -> Iterator[Node]:
+    """The kernels of experts whose tokens a library of kernels for experts brought: products grouped by expert.
+
+    In decode steps rows arrive sorted by expert, each expert's in a place of its own, whose empty rows the products
+    pass over, and the way back weighs and sums them; prompts' rows are sorted, and summed, here. Source: SGLang 0.5.9
+    layers/moe/ep_moe (masked and contiguous grouped products of DeepGEMM), DeepEP's README.md.
+    """
+    permute, *between, unpermute = (_given_narrow(kernel) for kernel in _apart(node, node.op))
+    if prompts:
+        yield from (permute, *between, unpermute)
+        return
+    first, *_, last = between
+    yield replace(first, inputs=(node.inputs[0], *first.inputs[1:]), host_calls=node.host_calls)
+    yield from between[1:-1]
+    yield replace(last, outputs=node.outputs)
+
+
+def _given_narrow(node: Node) -> Node:
+    """A product whose activations the exchange, or the activation before it, wrote in its narrow format."""
+    op = node.op
+    return replace(node, op=replace(op, quantized=True)) if isinstance(op, Gemm) and bytes_of(op.dtype) < 2 else node
 
 
 def _exchange(op: MoE, mesh: Mesh, prompts: bool, there: bool) -> Collective:

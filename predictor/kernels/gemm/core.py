@@ -27,6 +27,10 @@ _TILES = np.array(
     [[256, 128], [128, 256], [128, 128], [128, 64], [64, 128], [64, 64], [64, 256], [32, 64], [64, 32], [16, 64],
      [16, 128]], dtype=np.float64,
 )  # fmt: skip
+#: Those of products grouped by expert with a scale for every block, whose two sets of accumulators, of a block and of
+#: all before it, stand in registers. Source: deepseek-ai/DeepGEMM@a6d97a1c, jit_kernels/gemm.py, as recalled
+#: (unverified): at most 128 rows and columns.
+_TILES_OF_GROUPS = _TILES[_TILES.max(axis=1) <= 128]
 _SPLITS = np.array([1.0, 2.0, 4.0, 8.0])
 _ONE_SPLIT = np.array([1.0])
 _LEAST_K = 256.0
@@ -78,6 +82,7 @@ class Shapes:
     ``blocked``: sums leave the tensor cores after every 128 elements of K, to be scaled. ``tiles``: those that ran;
     None for candidates, which is to ask a library. A row that says its tile is of a kernel that was run again and again
     on the same operands. ``quantized``: A is given in its narrow format, so that nothing quantizes it in this time.
+    ``grouped``: by expert, ``m`` rows each.
     """
 
     batch: FloatArray
@@ -89,6 +94,7 @@ class Shapes:
     blocked: bool = False
     tiles: Tiles | None = None
     quantized: bool = False
+    grouped: bool = False
 
     @property
     def step(self) -> float:
@@ -153,7 +159,8 @@ def loops(shapes: Shapes, device: Device, constants: Constants) -> Loops:
     tiles, efficiency, cycle = shapes.tiles, min(constants.compute_efficiency, 1.0), 1.0 / device.clock_hz
     turns: FloatArray | float
     if tiles is None:
-        tm, tn, splits = _TILES[:, 0], _TILES[:, 1], _SPLITS
+        candidates = _TILES_OF_GROUPS if shapes.grouped and shapes.blocked else _TILES
+        tm, tn, splits = candidates[:, 0], candidates[:, 1], _SPLITS
         turns, smallest = shapes.step, constants.smallest_tile
     else:
         tm, tn, splits = tiles.m[:, None], tiles.n[:, None], _ONE_SPLIT
