@@ -29,6 +29,7 @@ from predictor.passes.fuse_backward import (
     reading,
 )
 from predictor.passes.fuse_edges import Fusion
+from predictor.passes.fuse_kinds import HOLDS, sums_two
 from predictor.passes.fuse_modules import activation, dropout_sum, loss, norm, router, scaling, softcap, tables
 from predictor.passes.fuse_products import one_product, quantizes, without_quantizing
 from predictor.passes.recompute import runs_again
@@ -123,6 +124,8 @@ def _fused(block: Block, on: Fusion) -> Block:
             i += 1
         run = list(nodes[start:i])
         kind = scope[scope.rfind(" ") + 1 :]
+        if kind in HOLDS and not HOLDS[kind](run):
+            kind = ""
         if kind == "norm":
             terms, kept = stream.terms(run[0]), True
             if waiting is not None and run[0].inputs[0].storage is waiting.outputs[0]:
@@ -177,6 +180,7 @@ class _Stream:
         self.open = (
             not on.engine.joins_dropout
             and sums
+            and sums_two([last])
             and block.carried is not None
             and last.outputs[0] is block.carried[1].storage
         )

@@ -52,7 +52,7 @@ def rotary(nodes: list[Node], on: Fusion) -> list[Node]:
         elif op.fn == "add":
             turned += op.elements * node.count
     inputs = tuple(rotated.values())
-    if on.engine.rotates and _served(scope.rpartition(" ")[0], on):
+    if on.engine.rotates and _served(scope.rpartition(" ")[0], on) and len(outputs) == len(inputs):
         on.stands_for.update({id(out): x for out, x in zip(outputs, inputs, strict=True)})
         return []
     tokens = math.prod(inputs[0].shape[:-2])
@@ -64,7 +64,7 @@ def rotary(nodes: list[Node], on: Fusion) -> list[Node]:
 def cache(nodes: list[Node], on: Fusion) -> list[Node]:
     """New keys and values go to their place in the cache, or the attention call takes them there."""
     node = nodes[0]  # the others concatenate the same
-    call = _served(node.scope.rpartition(" ")[0], on)
+    call = _served(node.scope.rpartition(" ")[0], on) if len(node.outputs) == len(node.inputs) else None
     if call is not None and (DECODE if _is_decode(call) else PREFILL) in on.engine.appends:
         on.stands_for.update({id(made): x for made, x in zip(node.outputs, node.inputs, strict=True)})
         return []

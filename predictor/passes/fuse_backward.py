@@ -46,8 +46,8 @@ def gradient_of(t: Tensor) -> Tensor:
     return Tensor(t.name, t.axes, t.shape, output_dtype(t.dtype), GRADIENT)
 
 
-def _is_sum(node: Node) -> bool:
-    """A sum of two gradients of one tensor."""
+def is_sum(node: Node) -> bool:
+    """A sum of two tensors."""
     return isinstance(node.op, Elementwise) and node.op.fn == "add"
 
 
@@ -130,7 +130,7 @@ def backward_block(
     start = next((i for i, node in enumerate(block.nodes) if runs_again(node)), 0)
     made: dict[int, str] = {}
     for i, node in enumerate(nodes):
-        scope, summed = node.scope, _is_sum(node)
+        scope, summed = node.scope, is_sum(node)
         if summed:
             origins = {made.get(id(t.storage), "") for t in node.inputs}
             within = origins.pop() if len(origins) == 1 else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -22,10 +23,12 @@ from predictor.ops import Attention, Gemm, MoE, Norm
 from predictor.ops.base import Op
 from predictor.passes.autograd import joint
 from predictor.passes.fuse import fuse
+from predictor.passes.fuse_kinds import HOLDS
 from predictor.passes.quantize import quantize
 from predictor.passes.recompute import recompute
 from tests.catalogue import MODELS as EVERY
 
+CORPUS = Path(__file__).parents[1] / "fuzzing" / "corpus"
 STEPS = {
     "forward": Step("forward", 2, 16, act_dtype="bf16"),
     "prefill": Step("prefill", 1, 16, act_dtype="fp32", attention="flash", logits="last"),
@@ -292,3 +295,20 @@ def test_what_runs_again_is_fused_as_it_was(model: str, kind: str, attention: st
     kept = [sum(entry.nbytes for entry in saved_tensors(graph)) for graph in (first, second, ahead)]
     assert kept[0] == pytest.approx(kept[1], rel=1e-12) and kept[0] <= kept[2]
     assert set(lost(first)) <= set(lost(eager))
+
+
+@pytest.mark.parametrize("kind", sorted(HOLDS))
+def test_nodes_of_a_saved_graph_that_are_not_what_their_module_says_run_as_they_are(kind: str, tmp_path: Path) -> None:
+    """Each scope of a graph in turn is called by the word: an answer, and products are as many."""
+    graph = json.loads((CORPUS / "graph-forward.json").read_text(encoding="utf-8"))
+    scopes = sorted({node[-1] for block in graph["blocks"] for node in block[-1]})
+    assert len(scopes) > 10
+    saved = tmp_path / "graph.json"
+    for execution in ("compile", "tensorrt_llm"):
+        products = []
+        for scope in (None, *scopes):
+            words = [f"x {kind}" if place == scope else word for place, word in enumerate(graph["words"])]
+            saved.write_text(json.dumps(graph | {"words": words}), encoding="utf-8")
+            answer = predictor.predict(str(saved), "h100", artifacts="roofline", execution=execution, top=40)
+            products.append(sum(node.count for node in answer.nodes if node.op == "linear"))
+        assert set(products) == {products[0]} != {0}, products
