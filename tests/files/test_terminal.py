@@ -52,6 +52,7 @@ def test_a_terminal_and_a_width_are_of_rich(
 ) -> None:
     for name in ("COLUMNS", "FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")  # a dumb one has no bold text
     assert isinstance(screen(), Plain)
     words = ["predict", "--model", "gpt2", "--gpu", "h100"]
     assert main(words) == 0

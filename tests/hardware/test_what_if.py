@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -60,7 +61,8 @@ def test_example_prints_and_draws(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the picture needs matplotlib")
     picture = tmp_path / "what-if.svg"
     command = [sys.executable, str(ROOT / "examples" / "what_if.py"), "--parameter", "l2", "--out", str(picture)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}  # whether the package is installed or not
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, env=environment)
     lines = done.stdout.splitlines()
     totals = [float(line.split()[-1]) for line in lines[2:-1]]
     assert len(totals) == 17 and totals == sorted(totals, reverse=True) and lines[-1] == f"written: {picture}"
