@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from microbench import capability, sweep
 from microbench.case import Case, op_cells
@@ -13,12 +16,28 @@ from predictor.ops import Gemm, Softmax
 
 GPU = capability.gpu_target(load_gpu("h100"))
 CPU = capability.cpu_target(2, 16 * 2**30)
+_BUILD, _BUILT = sweep.build, dict[str, sweep.CasePlan]()
 CASE = Case("gemm", Gemm("bf16", 128, 256, 64))
 
 
 @functools.cache
 def plan(kind: str) -> sweep.CasePlan:
     return sweep.build({"cuda": GPU, "cpu": CPU}[kind])
+
+
+def build_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has collections of a test share the cases of one target: twenty thousand of them take two CPU seconds."""
+    monkeypatch.setattr(sweep, "build", _shared)
+
+
+def _shared(
+    target: capability.Target, ops: tuple[str, ...] | None = None, dtypes: tuple[str, ...] | None = None,
+    folder: Path = sweep.SWEEPS,
+) -> sweep.CasePlan:  # fmt: skip
+    asked = repr((target, ops, dtypes, folder))
+    if asked not in _BUILT:
+        _BUILT[asked] = _BUILD(target, ops, dtypes, folder)
+    return sweep.CasePlan(list(_BUILT[asked].cases), dict(_BUILT[asked].left_out))
 
 
 def plan_of(target: capability.Target) -> list[Case]:

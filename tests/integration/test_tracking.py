@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -33,6 +35,16 @@ from predictor.data import dataset  # noqa: E402
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:sqlalchemy", "ignore::DeprecationWarning:mlflow")
 
 
+@functools.cache
+def empty_store() -> bytes:
+    """A new SQLite store of MLflow's: its migrations take two CPU seconds, so they run once, and for the tests of a new
+    store."""
+    with tempfile.TemporaryDirectory() as folder:
+        uri = f"sqlite:///{folder}/store.db"
+        mlflow.MlflowClient(tracking_uri=uri, registry_uri=uri).search_experiments()
+        return Path(folder, "store.db").read_bytes()
+
+
 START_S = 300  # of a server that is up in five seconds on a quiet machine
 
 
@@ -46,6 +58,7 @@ class Server:
         self.uri = f"http://127.0.0.1:{self.port}"
         self.folder = folder
         self.process: subprocess.Popen[bytes] | None = None
+        (folder / "server.db").write_bytes(empty_store())
         self.start()
 
     def start(self) -> None:
@@ -160,7 +173,15 @@ def test_the_default_is_a_sqlite_file_of_the_user(state: Path, estimators: Path)
     check(mlflow.MlflowClient(tracking_uri=uri).get_run(run.record.run_id), uri)
 
 
-def test_a_failed_command_is_a_failed_run(state: Path) -> None:
+@pytest.fixture
+def store(state: Path) -> Path:
+    """The user's own store, in which nothing is yet."""
+    state.mkdir()
+    (state / "mlflow.db").write_bytes(empty_store())
+    return state
+
+
+def test_a_failed_command_is_a_failed_run(store: Path) -> None:
     with pytest.raises(ValueError, match="no rows"), tracking.run("train", None, lambda text: None) as run:
         raise ValueError("no rows are left")
     found = mlflow.MlflowClient(tracking_uri=tracking.resolve_uri(None)).get_run(run.record.run_id)
@@ -278,11 +299,11 @@ def test_a_new_store_says_nothing_of_its_own(estimators: Path, tmp_path: Path) -
     assert done.stdout == ""
 
 
-def test_a_collection_is_a_run_without_being_asked(state: Path, tmp_path: Path) -> None:
+def test_a_collection_is_a_run_without_being_asked(store: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="extra 'torch'")
     from microbench_runs import collect_words, microbench, quick_sweeps, with_ceilings
 
-    place = {"TILECAST_TRACKING_URI": "", "TILECAST_STATE": str(state)}
+    place = {"TILECAST_TRACKING_URI": "", "TILECAST_STATE": str(store)}
     mine = with_ceilings(tmp_path / "mine")
     microbench(*collect_words(mine, quick_sweeps(tmp_path / "sweeps"), "--max-cases", 3), **place)
     client = mlflow.MlflowClient(tracking_uri=tracking.resolve_uri(None))

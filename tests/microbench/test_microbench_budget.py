@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from microbench_cases import build_once
 from test_microbench_gpus import FakeWorker
 
 from microbench import collect, sweep
@@ -41,6 +42,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Clock:
     monkeypatch.setattr(Slow, "clock", clock)
     monkeypatch.setattr(Slow, "given", [])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    build_once(monkeypatch)
     return clock
 
 
