@@ -146,8 +146,8 @@ def _done_before_s(batch: Batch, gpu: GPUSpec, selector: Selector) -> FloatArray
     """Seconds, (n,), that estimators count because kernels were measured so, and these calls do without
     (`Op.done_before`); 0 where the library's were measured without."""
     kinds = answering(batch.kernels).quantizes
-    parts = {i: part for i, op in enumerate(batch.ops) if (part := op.done_before()) is not None}
-    if not parts or not kinds:
+    parts = {i: part for i, op in enumerate(batch.ops) if (part := op.done_before()) is not None} if kinds else {}
+    if not parts:
         return 0.0
     seconds = np.zeros(len(batch.ops))
     ops = [replace(part, kind=kind) for kind in kinds for part in parts.values()]
@@ -176,35 +176,34 @@ def predict_kernels(
     floor = np.maximum(bounds.lower_bound_s, cold_weights_s(ops, gpu)) if cold else bounds.lower_bound_s
     latency = np.maximum(bounds.cold_s, floor)
     names = [""] * len(ops)
-    groups: dict[tuple[str, tuple[str, ...], int, str], list[int]] = {}
+    groups: dict[tuple[str, tuple[str, ...], str, int], tuple[Estimator, list[int]]] = {}
     chosen: dict[tuple[str, str], Estimator | None] = {}
     copies: list[int] = []
     for i, op in enumerate(ops):
-        key = (op.family, op.dtype)
-        if key not in chosen:
-            chosen[key] = selector.select(op.family, op.dtype)
-        estimator = chosen[key]
+        known = op.family, op.dtype
+        estimator = chosen[known] if known in chosen else chosen.setdefault(known, selector.select(*known))
         if estimator is not None:
             run_by = kernels if kernels_of is None else kernels_of(op)
-            groups.setdefault((op.family, op.columns, id(estimator), run_by), []).append(i)
+            key = op.family, op.columns, run_by, id(estimator)
+            if key not in groups:
+                groups[key] = estimator, []
+            groups[key][1].append(i)
             names[i] = estimator.name
         elif op.stream == HOST:
             copies.append(i)
     answered: list[Group] = []
-    for (family, _, _, run_by), members in groups.items():
-        estimator = chosen[(family, ops[members[0]].dtype)]
-        assert estimator is not None
-        index = np.array(members)
-        batch = make_batch(family, [ops[i] for i in members], run_by, cold)
-        try:
-            with np.errstate(over="raise", invalid="raise", divide="raise"):
+    with np.errstate(over="raise", invalid="raise", divide="raise"):
+        for (family, _, run_by, _), (estimator, members) in groups.items():
+            index = np.array(members)
+            batch = make_batch(family, [ops[i] for i in members], run_by, cold)
+            try:
                 seconds = estimator.seconds(batch, gpu) - _done_before_s(batch, gpu, selector)
-        except FloatingPointError as error:
-            raise _no_seconds(estimator.name, family, str(error)) from None
-        if not np.isfinite(seconds).all():
-            raise _no_seconds(estimator.name, family, "a time without end")
-        latency[index] = np.maximum(floor[index], seconds)
-        answered.append((estimator.name, batch.ops, batch.columns, index))
+            except FloatingPointError as error:
+                raise _no_seconds(estimator.name, family, str(error)) from None
+            if not np.isfinite(seconds).all():
+                raise _no_seconds(estimator.name, family, "a time without end")
+            latency[index] = np.maximum(floor[index], seconds)
+            answered.append((estimator.name, batch.ops, batch.columns, index))
     intervals = spread(selector, gpu, answered, latency, floor, copies)
     return KernelTable(latency, floor, bounds.compute_s, bounds.dram_s, bounds.link_s, tuple(names), intervals)
 

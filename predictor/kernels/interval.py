@@ -25,7 +25,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -121,6 +121,23 @@ class ClassWidths:
     variants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
+class _Kind(NamedTuple):
+    """Operators of one class, dtype and scheme on one GPU: the class's place among the tables', the index into
+    `DISTANCES`, whether the dtype or scheme picks the kernel and was not measured; the pair within the measured range,
+    and the one beyond it."""
+
+    name: str
+    place: int
+    distance: int
+    foreign: bool
+    inside: Pair
+    outside: Pair
+
+
+#: Boards whose kinds are kept, a guard against memory without end; chosen by hand, not from data.
+_BOARDS = 64
+
+
 class Intervals:
     """The widths of one estimator. ``gpus`` maps the id of a measured GPU to (generation, vendor)."""
 
@@ -140,7 +157,8 @@ class Intervals:
         self._index = {name: i for i, name in enumerate(self._names)}
         self._tables: dict[str, FloatArray] = {}
         self._distance: dict[tuple[str, str, GPUSpec], int] = {}
-        self._ranges: dict[tuple[str, ...], tuple[FloatArray, FloatArray]] = {}
+        self._ranges: dict[tuple[str, ...], tuple[tuple[str, ...], FloatArray, FloatArray]] = {}
+        self._known: dict[GPUSpec, dict[tuple[str, str, str], _Kind]] = {}
 
     @classmethod
     def read(cls, folder: Path, manifest: Mapping[str, Any]) -> Intervals | None:
@@ -198,27 +216,56 @@ class Intervals:
 
     def width(self, ops: Sequence[Op], columns: Mapping[str, FloatArray], gpu: GPUSpec) -> Width:
         """Widths of operators of one family; ``columns`` are theirs, of shape (n,)."""
-        last = len(self._names)  # the widest of all
-        names = [self._class_of(op) for op in ops]
-        index = np.array([self._index.get(name, last) for name in names])
-        distance, foreign = self._by_kernel(ops, names, gpu)
-        sizes = tuple(name for name in columns if name in SIZES)
-        least, most = self._range(sizes)
+        kinds = self._kinds(ops, gpu)
+        sizes, least, most = self._range(tuple(columns))
+        index = np.array([kind.place for kind in kinds])
         values = np.array([columns[name] for name in sizes]).T if sizes else np.empty((len(ops), 0))
         far = (values < least[index]) | (values > most[index])
-        outside = far.any(axis=1) | foreign
-        table = self._table(gpu)
-        pairs = table[index, np.minimum(distance + (outside | (index == last)), len(DISTANCES) - 1)]
-        calibrated = self._calibrated.get(gpu.id, {})
-        for i in np.flatnonzero(~outside).tolist() if calibrated else ():
-            pairs[i] = calibrated.get(f"{names[i]}|{variant_of(ops[i])}", calibrated.get(names[i], pairs[i]))
-        notes = self._notes(names, sizes, values, far, foreign, ops) if outside.any() else ()
-        notes += self._alone(names, ops, gpu) if distance.max() == 3 > self.distance(gpu) else ()
-        return Width(pairs[:, 0], pairs[:, 1], ~outside & (distance < 3), tuple(names), notes)
+        foreign = np.array([kind.foreign for kind in kinds])
+        ways = (far.any(axis=1) | foreign).tolist()
+        pairs = np.array([kind.outside if way else kind.inside for kind, way in zip(kinds, ways, strict=True)])
+        inside = np.array([kind.distance < 3 and not way for kind, way in zip(kinds, ways, strict=True)])
+        names = tuple(kind.name for kind in kinds)
+        notes = self._notes(names, sizes, values, far, foreign, ops) if any(ways) else ()
+        if any(kind.distance == 3 for kind in kinds) and self.distance(gpu) < 3:
+            notes += self._alone(names, ops, gpu)
+        return Width(pairs[:, 0], pairs[:, 1], inside, names, notes)
 
-    def _class_of(self, op: Op) -> str:
-        name = op_class(op)
-        return name if name in self._index else name.removeprefix(LATENT)
+    def _kinds(self, ops: Sequence[Op], gpu: GPUSpec) -> list[_Kind]:
+        """What is known of each operator's class on ``gpu``; looked up once for all operators of a kind."""
+        known = self._known.get(gpu)
+        if known is None:
+            if len(self._known) >= _BOARDS:
+                self._known.clear()
+            known = self._known[gpu] = {}
+        kinds = []
+        for op in ops:
+            name = op_class(op)
+            key = name, op.dtype, getattr(op, "quant", "")
+            kind = known.get(key)
+            if kind is None:
+                kind = known[key] = self._kind(name if name in self._index else name.removeprefix(LATENT), op, gpu)
+            kinds.append(kind)
+        return kinds
+
+    def _kind(self, name: str, op: Op, gpu: GPUSpec) -> _Kind:
+        """What is known of a class on ``gpu`` for operators such as ``op``."""
+        last = len(self._names)  # the widest of all
+        place, entry, of = self._index.get(name, last), self.classes.get(name), variant_of(op)
+        distance, foreign = self.distance(gpu), False
+        if op.family in BY_DTYPE:
+            quant = getattr(op, "quant", "")
+            quant = quant if quant == of else ""  # else kernels of the dtype
+            foreign = entry is not None and (op.dtype not in entry.dtypes or self._unmeasured(entry, quant))
+            distance = self._variant_distance(name, of, gpu)
+            distance = max(distance, 2) if quant and foreign else distance
+        table, calibrated = self._table(gpu), self._calibrated.get(gpu.id, {})
+        near, far = (
+            (float(low), float(high))
+            for low, high in table[place, [min(distance + more, len(DISTANCES) - 1) for more in (place == last, 1)]]
+        )
+        near = calibrated.get(f"{name}|{of}", calibrated.get(name, near))
+        return _Kind(name, place, distance, foreign, near, far)
 
     def _variant_distance(self, name: str, kind: str, gpu: GPUSpec) -> int:
         """The distance from GPUs with rows of a variant of a class, from all where none is listed."""
@@ -227,26 +274,6 @@ class Intervals:
             entry = self.classes.get(name)
             self._distance[key] = self.distance(gpu, entry.variants.get(kind, ()) if entry else ())
         return self._distance[key]
-
-    def _by_kernel(
-        self, ops: Sequence[Op], names: Sequence[str], gpu: GPUSpec
-    ) -> tuple[npt.NDArray[np.int64], BoolArray]:
-        """(index into `DISTANCES`, True where the dtype or scheme picks the kernel and was not measured), (n,) each."""
-        if ops[0].family not in BY_DTYPE:
-            return np.full(len(ops), self.distance(gpu)), np.zeros(len(ops), dtype=bool)
-        known: dict[tuple[str, str, str], tuple[int, bool]] = {}  # a batch has a few kinds of kernel, looked up once
-        quantiles = []
-        for name, op in zip(names, ops, strict=True):
-            quant = getattr(op, "quant", "")
-            key = (name, op.dtype, quant if quant == variant_of(op) else "")  # else kernels of the dtype
-            if key not in known:
-                entry = self.classes.get(name)
-                foreign = entry is not None and (op.dtype not in entry.dtypes or self._unmeasured(entry, key[2]))
-                distance = self._variant_distance(name, variant_of(op), gpu)
-                known[key] = (max(distance, 2) if key[2] and foreign else distance), foreign
-            quantiles.append(known[key])
-        table = np.array(quantiles)
-        return table[:, 0], table[:, 1] > 0
 
     @staticmethod
     def _unmeasured(entry: ClassWidths, quant: str) -> bool:
@@ -284,15 +311,17 @@ class Intervals:
             self._tables[key] = np.concatenate([table, widest[None]])
         return self._tables[key]
 
-    def _range(self, sizes: tuple[str, ...]) -> tuple[FloatArray, FloatArray]:
-        """(classes + 1, sizes): least and most of what counts as inside."""
-        if sizes not in self._ranges:
-            anything = (-np.inf, np.inf)
+    def _range(self, columns: tuple[str, ...]) -> tuple[tuple[str, ...], FloatArray, FloatArray]:
+        """The sizes that are watched among ``columns``; least and most of each that counts as inside, of shape
+        (classes + 1, sizes)."""
+        if columns not in self._ranges:
+            sizes, anything = tuple(name for name in columns if name in SIZES), (-np.inf, np.inf)
             pairs = [[entry.sizes.get(name, anything) for name in sizes] for entry in self.classes.values()]
             table = np.array([*pairs, [anything] * len(sizes)], dtype=np.float64).reshape(-1, len(sizes), 2)
             least = np.where([name in _NO_LEAST for name in sizes], -np.inf, table[:, :, 0] / SLACK)
-            self._ranges[sizes] = least, table[:, :, 1] * SLACK
-        return self._ranges[sizes]
+            most = table[:, :, 1] * SLACK
+            self._ranges[columns] = sizes, least, most
+        return self._ranges[columns]
 
     def _notes(
         self, names: Sequence[str], sizes: tuple[str, ...], values: FloatArray, far: BoolArray, foreign: BoolArray,
@@ -377,15 +406,23 @@ def spread(
     notes: list[str] = []
     numbers: dict[tuple[str, str], int] = {}
     alone = np.ones(n, dtype=bool)
+    widths: list[Width] = []
+    places: list[npt.NDArray[np.int64]] = []
+    kinds: list[int] = []
     for name, ops, columns, index in groups:
         alone[index] = False
         known = selector.intervals(name)
         if known is None:
             continue
         width = known.width(ops, columns, gpu)
-        low[index], high[index], inside[index] = width.low, width.high, width.inside
-        codes[index] = [numbers.setdefault((name, kind), len(numbers) + 1) for kind in width.classes]
+        widths.append(width)
+        places.append(index)
+        kinds += [numbers.setdefault((name, kind), len(numbers) + 1) for kind in width.classes]
         notes += width.notes
+    if widths:
+        at = np.concatenate(places)
+        low[at], high[at] = (np.concatenate([getattr(width, end) for width in widths]) for end in ("low", "high"))
+        inside[at], codes[at] = np.concatenate([width.inside for width in widths]), kinds
     rest = selector.roofline_width()
     if rest is not None:
         low[alone], high[alone] = rest

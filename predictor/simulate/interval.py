@@ -33,7 +33,6 @@ from predictor.ops.collective import Collective
 from predictor.ops.roofline import FloatArray
 from predictor.request.workload import Workload
 from predictor.simulate.columns import by_point, largest, plain
-from predictor.simulate.timeline import Segment, eager
 from predictor.simulate.times import TimedStage
 
 #: Seconds by which a kernel that an engine's host launches may come later than forecast. Its value was fitted by
@@ -84,29 +83,24 @@ def spread_of(timed: TimedStage, work: Workload) -> StageSpread | None:
     known = timed.operators.spread
     if known is None:
         return None
-    rows = _rows(timed)
-    if not all(np.isfinite(known.high[index]).all() for index in rows):
+    index, lane = _rows(timed), timed.lane
+    high = known.high[index]
+    if not np.isfinite(high).all():
         return None
-    size = int(known.classes.max(initial=0)) + 1
-    classes = [known.classes[index] for index in rows]
     launches, waited, span = np.any(timed.timeline.cpu_s > 0.0), timed.stage.overhead_s, work.waits_range_s
     waits = (0.0, 0.0) if span is None else (largest(waited - span[0], 0.0), largest(span[1] - waited, 0.0))
-    by_class = []
-    for ratio in (known.low, known.high):
-        moved = [
-            s.gpu_s + (s.gpu_s - s.gaps_s) * (ratio[index] - 1.0) for s, index in zip(timed.segments, rows, strict=True)
-        ]
-        change: Any = 0.0
-        for s, other, kinds in zip(timed.segments, moved, classes, strict=True):
-            change = change + _sums(kinds, np.abs(other - s.gpu_s) * s.repeat, size)
-        by_class.append(change * by_point(_felt(timed, moved, change.sum(axis=-1))) if launches else change)
-    assumed = work.launch_range_s if launches else None
-    host = [0.0, 0.0] if assumed is None else [_host(timed, end_s / work.launch_overhead_s) for end_s in assumed]
+    own_s, runs, kinds, size = lane.gpu_s - lane.gaps_s, lane.runs, known.classes[index], int(known.classes.max()) + 1
+    moved = [lane.gpu_s + own_s * (ratio - 1.0) for ratio in (known.low[index], high)]
+    by_class: list[Any] = [_sums(kinds, np.abs(other - lane.gpu_s) * runs, size) for other in moved]
+    host = [0.0, 0.0]
+    if launches:
+        ends = () if work.launch_range_s is None else [end_s / work.launch_overhead_s for end_s in work.launch_range_s]
+        felt, host = _felt(timed, moved, [change.sum(axis=-1) for change in by_class], ends)
+        by_class = [change * by_point(part) for change, part in zip(by_class, felt, strict=True)]
     launched = 0.0
     if timed.stage.host in (LAUNCHES, PIECES):
         cut = timed.stage.host == PIECES  # of which many kernels have no launch of their own
-        each = ((np.count_nonzero(s.cpu_s) if cut else s.gpu_s.shape[-1], s.repeat) for s in timed.segments)
-        launched = float(sum(kernels * repeat for kernels, repeat in each))
+        launched = float(runs[lane.cpu_s > 0.0].sum() if cut else runs.sum())
     return StageSpread(by_class[0], by_class[1], host[0] + waits[0], host[1] + waits[1] + _late_ranks(timed), launched)
 
 
@@ -128,27 +122,30 @@ def _late_ranks(timed: TimedStage) -> float:
     return float(sum(late_rank_s(node.op.ranks) * times for node, times in nodes if isinstance(node.op, Collective)))
 
 
-def _rows(timed: TimedStage) -> list[npt.NDArray[np.int64]]:
-    """Rows of the table that a segment's kernels are, block by block; a node that runs n times stands n times."""
+def _rows(timed: TimedStage) -> npt.NDArray[np.int64]:
+    """Rows of the table that a lane's kernels are; a node that runs n times stands n times."""
     result = []
     for at in timed.blocks:
         index, nodes = at.index, at.block.nodes
         several = at.gpu_s.shape[-1] > len(nodes)
         result.append(np.repeat(index, [node.count for node in nodes], axis=-1) if several else index)
-    return result
+    return np.concatenate(result, axis=-1) if result else np.zeros(0, dtype=np.int64)
 
 
-def _felt(timed: TimedStage, gpu_s: Sequence[FloatArray], change_s: Any) -> Any:
-    """Share of the kernels' ``change_s`` that the total of the two timelines changes by."""
-    moved = [Segment(kernel_s, s.cpu_s, s.repeat) for kernel_s, s in zip(gpu_s, timed.segments, strict=True)]
-    moved_s = abs(eager(moved).total_s - timed.timeline.total_s)
-    return np.minimum(moved_s / np.where(change_s > 0.0, change_s, np.inf), 1.0)
-
-
-def _host(timed: TimedStage, factor: float) -> Any:
-    """Seconds by which the total changes where every call costs the CPU ``factor`` times as much."""
-    moved = [Segment(s.gpu_s, s.cpu_s * factor, s.repeat) for s in timed.segments]
-    return abs(eager(moved).total_s - timed.timeline.total_s)
+def _felt(
+    timed: TimedStage, moved: Sequence[FloatArray], change_s: Sequence[Any], calls: Sequence[float]
+) -> tuple[list[Any], list[Any]]:
+    """Shares of the kernels' ``change_s`` that the total of the two timelines changes by with the kernels ``moved``;
+    and seconds by which it changes where every call costs the CPU so many times as much, 0 without any ``calls``."""
+    lane = timed.lane
+    gpu_s = np.stack([*moved, *(lane.gpu_s for _ in calls)])
+    factors = np.array([*(1.0 for _ in moved), *calls]).reshape(-1, *(1 for _ in lane.gpu_s.shape))
+    moved_s = np.abs(lane.timeline(gpu_s, lane.cpu_s * factors).total_s - timed.timeline.total_s)
+    felt = [
+        np.minimum(by_s / np.where(all_s > 0.0, all_s, np.inf), 1.0)
+        for by_s, all_s in zip(moved_s, change_s, strict=False)
+    ]
+    return felt, [plain(by_s) for by_s in moved_s[len(moved) :]] if calls else [0.0, 0.0]
 
 
 def run_spread(total_s: Any, stages: Sequence[TimedStage], work: Workload) -> RunSpread | None:

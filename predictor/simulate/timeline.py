@@ -19,6 +19,7 @@ so that communication is exposed whole. `eager` and `in_a_row` alone know of thi
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +31,7 @@ from predictor.ops.base import COMPUTE, HOST, Op
 from predictor.ops.collective import Collective
 from predictor.ops.roofline import FloatArray
 from predictor.passes.sequence_parallel import pieces_of, products_beside
-from predictor.simulate.columns import largest, plain
+from predictor.simulate.columns import plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,25 +64,62 @@ def in_a_row(blocks: Iterable[tuple[Any, int]]) -> Timeline:
     return Timeline(total, total, 0.0)
 
 
+class Lane:
+    """Blocks side by side on the two timelines: n kernels of all of them, and how often each of b blocks runs.
+
+    ``gpu_s`` and ``cpu_s`` of shape (n,) as a `Segment` has them, of many points (points, n); ``starts`` and
+    ``repeats`` of shape (b,): the place of a block's first kernel, and how often it runs.
+    """
+
+    __slots__ = ("_parts", "cpu_s", "gpu_s", "repeats", "starts")
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        parts = [s for s in segments if s.gpu_s.shape[-1]]
+        ends = list(accumulate(s.gpu_s.shape[-1] for s in parts))
+        self.starts = [0, *ends[:-1]] if parts else []
+        self.repeats = np.array([s.repeat for s in parts], dtype=np.float64)
+        self.gpu_s, self.cpu_s = (_beside([getattr(s, name) for s in parts]) for name in ("gpu_s", "cpu_s"))
+        self._parts = parts
+
+    @property
+    def gaps_s(self) -> FloatArray:
+        """What passes behind each kernel, of the shape of ``gpu_s``."""
+        return _beside([np.broadcast_to(s.gaps_s, s.gpu_s.shape) for s in self._parts])
+
+    @property
+    def runs(self) -> FloatArray:
+        """How often each kernel runs, (n,)."""
+        return np.repeat(self.repeats, np.diff([*self.starts, self.cpu_s.shape[-1]]))
+
+    def timeline(self, gpu_s: FloatArray | None = None, cpu_s: FloatArray | None = None) -> Timeline:
+        """The two timelines, of other times where ``gpu_s`` or ``cpu_s`` are given; axes before the last of these are
+        those of the result."""
+        gpu_s, cpu_s = self.gpu_s if gpu_s is None else gpu_s, self.cpu_s if cpu_s is None else cpu_s
+        if not self.starts:
+            return Timeline(0.0, 0.0, 0.0)
+        gpu_sums = np.add.reduceat(gpu_s, self.starts, axis=-1)
+        cpu_sums = np.add.reduceat(cpu_s, self.starts, axis=-1)
+        gpu_total = np.add.reduce(gpu_sums * self.repeats, axis=-1)
+        issued = np.add.reduce(cpu_sums * self.repeats, axis=-1)
+        # Issue time of each kernel less GPU time before it, were every block to run once; then what the repetitions of
+        # blocks before it add, and in the last one those of its own.
+        before = np.add.accumulate(cpu_s, axis=-1) - (np.add.accumulate(gpu_s, axis=-1) - gpu_s)
+        later = (cpu_sums - gpu_sums) * (self.repeats - 1.0)
+        last = np.add.accumulate(later, axis=-1)
+        slack = np.maximum.reduceat(before, self.starts, axis=-1) + np.maximum(last, last - later)
+        end = gpu_total + np.maximum(np.maximum.reduce(slack, axis=-1), 0.0)
+        return Timeline(plain(np.maximum(end, issued)), plain(gpu_total), plain(issued))
+
+
+def _beside(parts: Sequence[FloatArray]) -> FloatArray:
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate(parts, axis=-1) if parts else np.zeros(0)
+
+
 def eager(segments: Sequence[Segment]) -> Timeline:
     """Two timelines; the slower one decides at every kernel."""
-    gpu_sums = [plain(np.add.reduce(s.gpu_s, axis=-1)) for s in segments]
-    gpu_total = plain(sum(gpu_sum * s.repeat for gpu_sum, s in zip(gpu_sums, segments, strict=True)))
-    issued: Any = 0.0
-    done: Any = 0.0
-    end = gpu_total
-    for s, gpu_sum in zip(segments, gpu_sums, strict=True):
-        if not s.gpu_s.shape[-1]:
-            continue
-        cpu_sum = plain(np.add.reduce(s.cpu_s, axis=-1))
-        # issue time of each kernel and GPU time before it, in the first repetition and in the last
-        before = np.add.accumulate(s.cpu_s, axis=-1) - (np.add.accumulate(s.gpu_s, axis=-1) - s.gpu_s)
-        slack = plain(np.maximum.reduce(before, axis=-1)) + (issued - done)
-        last = (s.repeat - 1) * (cpu_sum - gpu_sum)
-        end = largest(end, slack + gpu_total, slack + last + gpu_total)
-        issued = issued + cpu_sum * s.repeat
-        done = done + gpu_sum * s.repeat
-    return Timeline(largest(end, issued), gpu_total, issued)
+    return Lane(segments).timeline()
 
 
 def joined(parts: Sequence[Timeline]) -> Timeline:

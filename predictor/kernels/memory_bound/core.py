@@ -19,7 +19,6 @@ in flight.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -91,7 +90,7 @@ class OperatorTraffic:
     def of(cls, once: FloatArray, **others: FloatArray) -> OperatorTraffic:
         """From what there is; zeros elsewhere."""
         zero = np.zeros(len(once))
-        return cls(once, *(others.get(field.name, zero) for field in fields(cls)[1:]))
+        return cls(once, *(others.get(name, zero) for name in cls.__slots__[1:]))
 
 
 def _stream(batch: Batch, gpu: GPUSpec) -> OperatorTraffic:
@@ -261,7 +260,7 @@ def kernel_seconds(traffic: OperatorTraffic, device: Device, hold: Any, const: C
     ``hold``: share of L2 at which half of what is read again misses.
     """
     # Operands that fit a part of L2 are still there (a producer ran just before, a benchmark repeats itself).
-    held = np.clip(2.0 - traffic.once / (const.resident * device.l2_bytes), 0.0, 1.0)
+    held = np.minimum(np.maximum(2.0 - traffic.once / (const.resident * device.l2_bytes), 0.0), 1.0)
     room = hold * device.l2_bytes / np.maximum(traffic.footprint, 1.0)
     miss = 1.0 / (1.0 + np.minimum(room, 100.0) ** (1.0 / const.spill_width))
     moved = traffic.once * (1.0 - held) + (traffic.reread + traffic.fetched) * miss
