@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """What a forecast costs: cold (a new process) and warm (one process, models that share nothing with the last one).
 
-usage: benchmarks/speed.py [--runs 9] [--models 100] [--sweep 10000] [--grid 2000] [--cold] [--json]
+usage: benchmarks/speed.py [--runs 9] [--models 100] [--sweep 10000] [--grid 2000] [--many 100000] [--users 10]
+                           [--cold] [--json]
 
 Cold: `predict --model gpt3 --gpu h100` into a pipe against `python -c "import numpy, yaml"`, in turn: CPU time of each
 process, wall time and peak memory; the medians, and those of the ratios. `--cold` measures this alone. Warm: dense
@@ -9,7 +10,9 @@ transformers of random sizes, each forecast once on a GPU, so that nothing is sh
 median over the models. Sweep: random serving points (a model, a GPU, tp, batch, lengths of prompt and output; mode
 generate: each is a prefill and decode steps with a growing cache) through `predict_many`; the time of all of them,
 requests included, over their number. Grid: prompts and decode steps of one model on one GPU, over batch, length and tp,
-with their intervals.
+with their intervals. Many: one call of `predict_many` with so many points of such a grid, in a process of its own: its
+CPU time and its peak memory. Page: what an answer of `tilecast ui` costs the process that gives it, of the questions of
+benchmarks/ui_load.py, and how many answers a second so many users get from a server on loopback (needs the extra "ui").
 
 A time holds on one machine. So each stands beside a yardstick, a fixed loop of Python and numpy (`yardstick`) that is
 timed in turn with it, and its multiple of that: the ratio of times of this process's CPU, which other work on the
@@ -182,17 +185,23 @@ def sweep(count: int) -> dict[str, float]:
     return {"points": len(pair.wall_s) * size, "wall_ms": wall_ms, "cpu_ms": cpu_ms} | pair.figures(size)
 
 
-def grid(count: int) -> dict[str, float]:
-    """Milliseconds a point of a grid over batch, length and tp, wall and CPU: the median of seven calls."""
-    from predictor.api import predict_many
-
+def grid_points(count: int, step: int = 128) -> list[dict[str, object]]:
+    """``count`` prompts and decode steps of a model on a board, of lengths ``step`` tokens apart."""
     rng = random.Random(0)
-    axes = [(batch, tokens, tp) for batch in range(1, 257) for tokens in range(128, 8193, 128) for tp in (1, 2, 4, 8)]
+    axes = [(batch, tokens, tp) for batch in range(1, 257) for tokens in range(step, 8193, step) for tp in (1, 2, 4, 8)]
     requests: list[dict[str, object]] = []
     for i, (batch, tokens, tp) in enumerate(rng.sample(axes, count)):
         length = {"mode": "decode", "context_len": tokens} if i % 2 else {"mode": "prefill", "seq_len": tokens}
         words = {"model": "llama-3.1-8b", "gpu": "h100", "execution": "vllm", "batch": batch, "tp": tp}
         requests.append({**words, **length})
+    return requests
+
+
+def grid(count: int) -> dict[str, float]:
+    """Milliseconds a point of a grid over batch, length and tp, wall and CPU: the median of seven calls."""
+    from predictor.api import predict_many
+
+    requests = grid_points(count)
     predict_many(requests)  # loads the estimators
     pair = Pair()
     for _ in range(7):
@@ -201,13 +210,69 @@ def grid(count: int) -> dict[str, float]:
     return {"points": count, "wall_ms": wall_ms, "cpu_ms": cpu_ms} | pair.figures(count)
 
 
+def many(count: int) -> dict[str, float]:
+    """One `predict_many` of ``count`` points in a process of its own: CPU and wall seconds, MiB at its peak."""
+    code = f"import speed; speed.predict_points({count})"
+    pair, used = Pair(), (0.0, 0.0, 0.0)
+
+    def run() -> None:
+        nonlocal used
+        used = process([sys.executable, "-c", f"import sys; sys.path[:0] = ['.', 'benchmarks']; {code}"])
+
+    pair.time(run, yards=50)
+    cpu_s, wall_s, peak_mib = used
+    multiple = cpu_s / count / statistics.median(pair.yard_cpu_s)
+    return {"points": count, "cpu_s": cpu_s, "wall_s": wall_s, "peak_mib": peak_mib, "yardsticks": multiple}
+
+
+def predict_points(count: int) -> None:
+    """What `many` runs."""
+    from predictor.api import predict_many
+
+    answers = predict_many(grid_points(count, step=64))
+    assert len(answers) == count
+    assert all(answer.interval_s is not None for answer in answers)
+
+
+def answers(count: int) -> dict[str, float]:
+    """Milliseconds of CPU that an answer of the page takes in the process that gives it."""
+    import ui_load
+
+    from predictor.request.options import OPTIONS
+    from predictor.ui.desk import reply
+    from predictor.ui.fields import fields_of
+
+    fields, draw, pair = tuple(fields_of(OPTIONS.values())), random.Random(0), Pair()
+    for i in range(count + 100):
+        body = json.dumps(ui_load.state(draw)).encode()
+        if i == 100:  # the first answers load the estimators, and make templates
+            pair = Pair()
+        pair.time(partial(reply, fields, {}, None, ("answer", body)))
+    return {"answers": count, "cpu_ms": statistics.median(pair.cpu_s) * 1e3} | pair.figures()
+
+
+def page(users: int) -> dict[str, float]:
+    """What an answer of the page costs, and how many a second ``users`` get on loopback."""
+    import ui_load
+
+    seconds = 8.0
+    times = ui_load.load(users, seconds)
+    return answers(300) | {
+        "users": users,
+        "a_second": len(times) / seconds,
+        "median_ms": statistics.median(times) * 1e3,
+    }
+
+
 def main() -> int:
-    """Print all four."""
+    """Print all of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=9)
     parser.add_argument("--models", type=int, default=100)
     parser.add_argument("--sweep", type=int, default=10_000, metavar="POINTS")
     parser.add_argument("--grid", type=int, default=2000, metavar="POINTS")
+    parser.add_argument("--many", type=int, default=100_000, metavar="POINTS")
+    parser.add_argument("--users", type=int, default=10)
     parser.add_argument("--cold", action="store_true", help="the cold command alone")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
@@ -215,6 +280,7 @@ def main() -> int:
     result: dict[str, Any] = {"machine": machine(), "cold": cold(arguments.runs)}
     if not arguments.cold:
         result |= {"warm": warm(arguments.models), "sweep": sweep(arguments.sweep), "grid": grid(arguments.grid)}
+        result |= {"many": many(arguments.many), "page": page(arguments.users)}
     if arguments.json:
         print(json.dumps(result, indent=2))
         return 0
@@ -235,6 +301,15 @@ def main() -> int:
         f"grid: {g['wall_ms']:.3f} ms a point with its interval, {g['cpu_ms']:.3f} ms of CPU; {g['points']:,.0f} points"
     )
     print(f"      of batch x length x tp; {g['yardsticks']:.3f} yardsticks of {g['yardstick_ms']:.2f} ms")
+    m, p = result["many"], result["page"]
+    print(
+        f"many: {m['points']:,.0f} points in {m['wall_s']:.1f} s, {m['cpu_s']:.1f} s of CPU, {m['peak_mib']:.0f} MiB at"
+    )
+    print(f"      its peak; {m['yardsticks']:.3f} yardsticks a point")
+    print(f"page: {p['a_second']:.0f} answers a second for {p['users']:.0f} users, median {p['median_ms']:.0f} ms;")
+    print(
+        f"      {p['cpu_ms']:.2f} ms of CPU an answer, {p['yardsticks']:.2f} yardsticks of {p['yardstick_ms']:.2f} ms"
+    )
     return 0
 
 

@@ -63,21 +63,26 @@ def user(port: int, until: float, seed: int, times: list[float]) -> None:
     link.close()
 
 
+def load(users: int, seconds: float) -> list[float]:
+    """Seconds of every answer that so many users get in so many seconds, sorted."""
+    with started() as port:
+        user(port, time.monotonic() + 1.0, 0, [])  # estimators load with the first answer
+        times: list[float] = []
+        until = time.monotonic() + seconds
+        threads = [threading.Thread(target=user, args=(port, until, 1 + n, times)) for n in range(users)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return sorted(times)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--users", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=8.0)
     arguments = parser.parse_args()
-    with started() as port:
-        user(port, time.monotonic() + 1.0, 0, [])  # estimators load with the first answer
-        times: list[float] = []
-        until = time.monotonic() + arguments.seconds
-        users = [threading.Thread(target=user, args=(port, until, 1 + n, times)) for n in range(arguments.users)]
-        for one in users:
-            one.start()
-        for one in users:
-            one.join()
-    times.sort()
+    times = load(arguments.users, arguments.seconds)
     rate = len(times) / arguments.seconds
     print(
         f"{rate:.0f} forecasts a second with {arguments.users} users: median {times[len(times) // 2] * 1e3:.0f} ms,"

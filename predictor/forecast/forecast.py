@@ -239,12 +239,21 @@ class Forecast:
         return replace(self.summary(), interval_s=total_interval(self.latency_s, self.stages, self.run.work))
 
     @cached_property
+    def op_times(self) -> tuple[list[OpTime], ...]:
+        """The operators of every stage, with how often they run."""
+        return tuple(timed.op_times() for timed in self.stages)
+
+    @cached_property
+    def brief(self) -> Prediction:
+        """The answer with its interval and its breakdown: no notes, provenance and number of GPUs that hold the run."""
+        op_times = [item for items in self.op_times for item in items]
+        return replace(self.with_interval(), breakdown=classes(op_times, self.stages[0].table))
+
+    @cached_property
     def prediction(self) -> Prediction:
         """The answer with all that is known of it."""
-        run, table = self.run, self.stages[0].table
-        by_stage = [timed.op_times() for timed in self.stages]
-        op_times = [item for items in by_stage for item in items]
-        breakdown = classes(op_times, table)
+        run, table, brief = self.run, self.stages[0].table, self.brief
+        op_times = [item for items in self.op_times for item in items]
         why = None
         if run.explain is not None:
             from predictor.simulate.breakdown import explained  # nothing else starts with it
@@ -256,14 +265,13 @@ class Forecast:
         known += ignored_notes(run.config.ignored)
         known += context_notes(run.config, run.work) + capture_notes(run)
         return replace(
-            self.with_interval(),
+            brief,
             memory=advised(self.memory, run),
-            breakdown=breakdown,
-            nodes=longest_nodes(by_stage, table, run.top),
+            nodes=longest_nodes(self.op_times, table, run.top),
             provenance=_provenance(op_times, table.estimators),
             notes=known
             + ((taken,) if taken else ())
-            + notes(breakdown, run.gpu.id, run.selector)
+            + notes(brief.breakdown, run.gpu.id, run.selector)
             + range_notes(table)
             + power_notes(self.stages)
             + falling_notes(run, self.stages[0])

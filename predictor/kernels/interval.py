@@ -121,7 +121,7 @@ class ClassWidths:
     variants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-class _Kind(NamedTuple):
+class _ClassOnBoard(NamedTuple):
     """Operators of one class, dtype and scheme on one GPU: the class's place among the tables', the index into
     `DISTANCES`, whether the dtype or scheme picks the kernel and was not measured; the pair within the measured range,
     and the one beyond it."""
@@ -158,7 +158,7 @@ class Intervals:
         self._tables: dict[str, FloatArray] = {}
         self._distance: dict[tuple[str, str, GPUSpec], int] = {}
         self._ranges: dict[tuple[str, ...], tuple[tuple[str, ...], FloatArray, FloatArray]] = {}
-        self._known: dict[GPUSpec, dict[tuple[str, str, str], _Kind]] = {}
+        self._known: dict[GPUSpec, dict[tuple[str, str, str], _ClassOnBoard]] = {}
 
     @classmethod
     def read(cls, folder: Path, manifest: Mapping[str, Any]) -> Intervals | None:
@@ -231,7 +231,7 @@ class Intervals:
             notes += self._alone(names, ops, gpu)
         return Width(pairs[:, 0], pairs[:, 1], inside, names, notes)
 
-    def _kinds(self, ops: Sequence[Op], gpu: GPUSpec) -> list[_Kind]:
+    def _kinds(self, ops: Sequence[Op], gpu: GPUSpec) -> list[_ClassOnBoard]:
         """What is known of each operator's class on ``gpu``; looked up once for all operators of a kind."""
         known = self._known.get(gpu)
         if known is None:
@@ -248,7 +248,7 @@ class Intervals:
             kinds.append(kind)
         return kinds
 
-    def _kind(self, name: str, op: Op, gpu: GPUSpec) -> _Kind:
+    def _kind(self, name: str, op: Op, gpu: GPUSpec) -> _ClassOnBoard:
         """What is known of a class on ``gpu`` for operators such as ``op``."""
         last = len(self._names)  # the widest of all
         place, entry, of = self._index.get(name, last), self.classes.get(name), variant_of(op)
@@ -265,7 +265,7 @@ class Intervals:
             for low, high in table[place, [min(distance + more, len(DISTANCES) - 1) for more in (place == last, 1)]]
         )
         near = calibrated.get(f"{name}|{of}", calibrated.get(name, near))
-        return _Kind(name, place, distance, foreign, near, far)
+        return _ClassOnBoard(name, place, distance, foreign, near, far)
 
     def _variant_distance(self, name: str, kind: str, gpu: GPUSpec) -> int:
         """The distance from GPUs with rows of a variant of a class, from all where none is listed."""

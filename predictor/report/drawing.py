@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,22 +24,36 @@ THIN = 3.0
 
 def clean(value: str) -> str:
     """``value`` with characters that XML and HTML forbid (control characters of a hostile file) as U+FFFD."""
+    if value.isprintable():
+        return value
     return "".join(c if c >= " " or c in "\n\t" else "�" for c in value)
 
 
-def text(value: str) -> Markup:
-    """``value`` as markup: unchanged where it is markup, escaped where it is text."""
-    return value if isinstance(value, Markup) else escape(clean(value))
+#: Characters that mean something in markup.
+_MEANING = re.compile("[&<>'\"]")
+
+
+def text(value: str) -> str:
+    """``value`` as it stands in markup: unchanged where it is markup, escaped where it is text."""
+    if isinstance(value, Markup):
+        return value
+    value = clean(value)
+    return escape(value) if _MEANING.search(value) else value  # most has none, and escaping takes ten times as long
+
+
+@cache
+def _attribute(name: str) -> str:
+    return name.rstrip("_").replace("_", "-")
 
 
 def tag(name: str, /, *inside: str, **attributes: str | float | None) -> Markup:
     """One element. ``class_`` is class, ``text_anchor`` text-anchor; an attribute that is None is left out."""
-    written = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{text(value if isinstance(value, str) else _short(value))}"'
-        for key, value in attributes.items()
-        if value is not None
-    )
-    return Markup(f"<{name}{written}>{''.join(map(text, inside))}</{name}>" if inside else f"<{name}{written}/>")
+    parts = [f"<{name}"]
+    for key, value in attributes.items():
+        if value is not None:
+            parts += (" ", _attribute(key), '="', text(value) if isinstance(value, str) else _short(value), '"')
+    parts += (">", *map(text, inside), f"</{name}>") if inside else ("/>",)
+    return Markup("".join(parts))
 
 
 def _short(value: float) -> str:

@@ -23,10 +23,10 @@ Heads = Sequence[tuple[str, bool]]
 
 @cache
 def environment(*folders: Path) -> Environment:
-    """Templates of ``folders`` and of this module, with characters that HTML forbids replaced."""
+    """Templates of ``folders`` and of this module, each read once, with characters that HTML forbids replaced."""
     return Environment(
         loader=FileSystemLoader([*folders, TEMPLATES]), autoescape=True, undefined=StrictUndefined, finalize=_finalize,
-        trim_blocks=True, lstrip_blocks=True,
+        trim_blocks=True, lstrip_blocks=True, auto_reload=False,
     )  # fmt: skip
 
 

@@ -83,15 +83,20 @@ def spread_of(timed: TimedStage, work: Workload) -> StageSpread | None:
     known = timed.operators.spread
     if known is None:
         return None
-    index, lane = _rows(timed), timed.lane
+    index, both = _rows(timed), timed.timelines
     high = known.high[index]
     if not np.isfinite(high).all():
         return None
     launches, waited, span = np.any(timed.timeline.cpu_s > 0.0), timed.stage.overhead_s, work.waits_range_s
     waits = (0.0, 0.0) if span is None else (largest(waited - span[0], 0.0), largest(span[1] - waited, 0.0))
-    own_s, runs, kinds, size = lane.gpu_s - lane.gaps_s, lane.runs, known.classes[index], int(known.classes.max()) + 1
-    moved = [lane.gpu_s + own_s * (ratio - 1.0) for ratio in (known.low[index], high)]
-    by_class: list[Any] = [_sums(kinds, np.abs(other - lane.gpu_s) * runs, size) for other in moved]
+    own_s, runs, kinds, size = (
+        both.gpu_s - both.gaps_s,
+        both.runs,
+        known.classes[index],
+        int(known.classes.max()) + 1,
+    )
+    moved = [both.gpu_s + own_s * (ratio - 1.0) for ratio in (known.low[index], high)]
+    by_class: list[Any] = [_sums(kinds, np.abs(other - both.gpu_s) * runs, size) for other in moved]
     host = [0.0, 0.0]
     if launches:
         ends = () if work.launch_range_s is None else [end_s / work.launch_overhead_s for end_s in work.launch_range_s]
@@ -100,7 +105,7 @@ def spread_of(timed: TimedStage, work: Workload) -> StageSpread | None:
     launched = 0.0
     if timed.stage.host in (LAUNCHES, PIECES):
         cut = timed.stage.host == PIECES  # of which many kernels have no launch of their own
-        launched = float(runs[lane.cpu_s > 0.0].sum() if cut else runs.sum())
+        launched = float(runs[both.cpu_s > 0.0].sum() if cut else runs.sum())
     return StageSpread(by_class[0], by_class[1], host[0] + waits[0], host[1] + waits[1] + _late_ranks(timed), launched)
 
 
@@ -123,7 +128,7 @@ def _late_ranks(timed: TimedStage) -> float:
 
 
 def _rows(timed: TimedStage) -> npt.NDArray[np.int64]:
-    """Rows of the table that a lane's kernels are; a node that runs n times stands n times."""
+    """Rows of the table that two timelines' kernels are; a node that runs n times stands n times."""
     result = []
     for at in timed.blocks:
         index, nodes = at.index, at.block.nodes
@@ -137,10 +142,10 @@ def _felt(
 ) -> tuple[list[Any], list[Any]]:
     """Shares of the kernels' ``change_s`` that the total of the two timelines changes by with the kernels ``moved``;
     and seconds by which it changes where every call costs the CPU so many times as much, 0 without any ``calls``."""
-    lane = timed.lane
-    gpu_s = np.stack([*moved, *(lane.gpu_s for _ in calls)])
-    factors = np.array([*(1.0 for _ in moved), *calls]).reshape(-1, *(1 for _ in lane.gpu_s.shape))
-    moved_s = np.abs(lane.timeline(gpu_s, lane.cpu_s * factors).total_s - timed.timeline.total_s)
+    both = timed.timelines
+    gpu_s = np.stack([*moved, *(both.gpu_s for _ in calls)])
+    factors = np.array([*(1.0 for _ in moved), *calls]).reshape(-1, *(1 for _ in both.gpu_s.shape))
+    moved_s = np.abs(both.timeline(gpu_s, both.cpu_s * factors).total_s - timed.timeline.total_s)
     felt = [
         np.minimum(by_s / np.where(all_s > 0.0, all_s, np.inf), 1.0)
         for by_s, all_s in zip(moved_s, change_s, strict=False)

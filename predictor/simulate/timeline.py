@@ -64,7 +64,7 @@ def in_a_row(blocks: Iterable[tuple[Any, int]]) -> Timeline:
     return Timeline(total, total, 0.0)
 
 
-class Lane:
+class TwoTimelines:
     """Blocks side by side on the two timelines: n kernels of all of them, and how often each of b blocks runs.
 
     ``gpu_s`` and ``cpu_s`` of shape (n,) as a `Segment` has them, of many points (points, n); ``starts`` and
@@ -119,7 +119,7 @@ def _beside(parts: Sequence[FloatArray]) -> FloatArray:
 
 def eager(segments: Sequence[Segment]) -> Timeline:
     """Two timelines; the slower one decides at every kernel."""
-    return Lane(segments).timeline()
+    return TwoTimelines(segments).timeline()
 
 
 def joined(parts: Sequence[Timeline]) -> Timeline:

@@ -30,7 +30,17 @@ from predictor.simulate.capture import launches_of_pieces
 from predictor.simulate.columns import plain
 from predictor.simulate.stage import PIPELINE, Plan, Stage, collectives_beside
 from predictor.simulate.sustained import Sustained, stretched, sustained
-from predictor.simulate.timeline import NO_GAPS, Gaps, Lane, Segment, Timeline, eager, in_a_row, joined, kernels_by_gap
+from predictor.simulate.timeline import (
+    NO_GAPS,
+    Gaps,
+    Segment,
+    Timeline,
+    TwoTimelines,
+    eager,
+    in_a_row,
+    joined,
+    kernels_by_gap,
+)
 
 IntArray = npt.NDArray[np.int64]
 
@@ -178,9 +188,9 @@ class TimedStage:
         return [block.segment(self.stage, not place) for place, block in enumerate(self.blocks)]
 
     @cached_property
-    def lane(self) -> Lane:
+    def timelines(self) -> TwoTimelines:
         """The kernels of all blocks as the timeline runs them."""
-        return Lane(self.segments)
+        return TwoTimelines(self.segments)
 
     def up_to(self, blocks: int, after: int = 0) -> Timeline:
         """One pass as far as the first ``blocks`` go, those ``after`` the first so many alone."""
@@ -191,7 +201,11 @@ class TimedStage:
             return in_a_row(
                 [(block.sum_s + block.gap_s(gaps), block.block.repeat) for block in self.blocks[after:blocks]]
             )
-        return self.lane.timeline() if (after, blocks) == (0, len(self.blocks)) else eager(self.segments[after:blocks])
+        return (
+            self.timelines.timeline()
+            if (after, blocks) == (0, len(self.blocks))
+            else eager(self.segments[after:blocks])
+        )
 
     @cached_property
     def pipeline(self) -> list[Timeline]:

@@ -90,7 +90,7 @@ def quick(state: State, fields: Sequence[Field], artifacts: str | None) -> dict[
         answers = answered(state, fields, artifacts)
     except FieldError as error:
         return {"errors": [{"field": error.field, "line": one_line(str(error))}]}
-    done = [(each.label, each.forecast.prediction) for each in answers if each.forecast is not None]
+    done = [(each.label, each.forecast.brief) for each in answers if each.forecast is not None]
     answer: dict[str, Any] = {"errors": _errors(answers), "link": write_link(state)}
     if not done:
         return answer
@@ -126,7 +126,7 @@ def _table(answers: Sequence[Answered], shown: int) -> str:
         if each.forecast is None:
             rows.append((each.label, "-", "-", "-", "-", "-", one_line(str(each.error))))
             continue
-        answer = each.forecast.prediction
+        answer = each.forecast.brief
         interval = "-" if answer.interval_s is None else span(*answer.interval_s)
         memory = gib_of(answer.memory.total, answer.memory.capacity)
         chosen = place == shown

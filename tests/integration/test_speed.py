@@ -29,3 +29,19 @@ def test_a_cold_forecast_takes_little_more_than_numpy() -> None:
 def test_a_point_of_a_grid_takes_a_part_of_a_forecast() -> None:
     """0.28 yardsticks a point with its interval, of 300; 0.55 without before there were columns (2026-11-24)."""
     assert speed.grid(300)["yardsticks"] < 1.3 * 0.28
+
+
+def test_a_forecast_in_a_warm_process() -> None:
+    """3.5 yardsticks, with its interval and all notes (2026-11-24)."""
+    assert speed.warm(60)["yardsticks"] < 1.3 * 3.5
+
+
+def test_an_answer_of_the_page() -> None:
+    """3.6 yardsticks (2026-11-24); 5.5 with notes and advice that it does not show."""
+    assert speed.answers(150)["yardsticks"] < 1.3 * 3.8
+
+
+def test_many_points_stay_in_little_memory() -> None:
+    """420 MiB for 100,000 points, of which 3,000 take 83 (2026-11-24)."""
+    figures = speed.many(3_000)
+    assert 40.0 < figures["peak_mib"] < 1.3 * 83.0, figures

@@ -266,12 +266,14 @@ def kernel_seconds(traffic: OperatorTraffic, device: Device, hold: Any, const: C
     moved = traffic.once * (1.0 - held) + (traffic.reread + traffic.fetched) * miss
     inner = (traffic.once + traffic.reread) / const.l2_share
     inner = np.maximum(inner, traffic.scalar / const.scalar_share) / device.l2_bandwidth
-    work = (
-        traffic.warp * (const.warp_element * (1.0 + const.warp_unaligned * traffic.unaligned))
-        + (traffic.warp > 0.0) * const.warp_row
-        + traffic.softmax * const.softmax_element + (traffic.softmax > 0.0) * const.softmax_row
-        + traffic.norm * const.norm_element + (traffic.norm > 0.0) * const.norm_row
-    )  # fmt: skip
     stream = np.maximum(moved / device.bandwidth, inner)
-    issue = traffic.rows * work / device.peak_flops + traffic.gathers * const.gather / (device.sms * device.clock_hz)
+    issue = traffic.gathers * const.gather / (device.sms * device.clock_hz)
+    if traffic.rows.any():
+        work = (
+            traffic.warp * (const.warp_element * (1.0 + const.warp_unaligned * traffic.unaligned))
+            + (traffic.warp > 0.0) * const.warp_row
+            + traffic.softmax * const.softmax_element + (traffic.softmax > 0.0) * const.softmax_row
+            + traffic.norm * const.norm_element + (traffic.norm > 0.0) * const.norm_row
+        )  # fmt: skip
+        issue = issue + traffic.rows * work / device.peak_flops
     return p_norm(stream, issue, const.norm) + const.fixed_s * traffic.kernels
