@@ -9,7 +9,6 @@ import errno
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,7 +65,9 @@ def check_working_folder() -> None:
 @contextmanager
 def _terminable() -> Iterator[None]:
     """SIGTERM raises `Terminated` here, unless whoever called Tilecast has a handler of their own or another thread."""
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+    threads = sys.modules.get("threading")  # which nobody loaded where there is one thread
+    alone = threads is None or threads.current_thread() is threads.main_thread()
+    if not alone or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
 

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from predictor.ops import Op
-from predictor.ops.convolution import Convolution
-from predictor.ops.sparse import EmbeddingBag
 
 #: Units of throughput. Of "tokens" a sequence has several; of the others an entry of the batch is one. A sample is what
 #: is none of the rest: a row of a table, a second of speech, hidden states.
@@ -39,6 +37,9 @@ def unit_of(inputs: Sequence[str], ops: Iterable[Op], tokens: int = 1) -> str:
     >>> unit_of(["input_ids:int64[8,128]"], []), unit_of(["pixel_values:fp32[8,3,224,224]"], [])
     ('tokens', 'images')
     """
+    from predictor.ops.convolution import Convolution  # a built model, which reads tokens, starts without them
+    from predictor.ops.sparse import EmbeddingBag
+
     kinds = {type(op) for op in ops}
     fed = [_Fed(m["name"] or "", m["dtype"].startswith("int"), tuple(int(n) for n in m["shape"].split(",") if n))
            for m in map(_WORDS.fullmatch, inputs) if m is not None]  # fmt: skip

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,11 +29,13 @@ from predictor.hardware.what_if import as_filed
 from predictor.kernels.base import Batch
 from predictor.kernels.device import Device
 from predictor.kernels.explanation import COUNT, Explanation, constant_terms, terms
-from predictor.kernels.gaussian import Adapted
 from predictor.kernels.knots import Answers, Corners, Grid, Knots
 from predictor.kernels.named import Named, of_a_form
 from predictor.kernels.trees import Trees
 from predictor.ops.roofline import FloatArray
+
+if TYPE_CHECKING:
+    from predictor.kernels.gaussian import Adapted
 
 ANY_GPU = "*"
 #: All measured boards whose tensor cores take mma.sync from registers (`runs_mma`): libraries run the same kernels on
@@ -86,7 +88,7 @@ class Corrections:
             }
             self._about = {key: manifest[key] for key in ("calibrated", "probes", "core_rows")}
             self._about |= {key: manifest.get(key) for key in ("rows", "calibration")}
-            self._adapted = {key: Adapted.from_manifest(about, weights) for key, about in manifest["adapted"].items()}
+            self._adapted = _adapted(manifest["adapted"], weights)
         except KeyError as error:
             raise SpecError(f"manifest lacks {error}; expected what tilecast train writes") from None
         #: What was resolved: (path, source, constants) of each; kept by sets without trees alone.
@@ -341,6 +343,15 @@ class Corrections:
     def gpus(self) -> tuple[str, ...]:
         """Ids of the GPUs that were measured, sorted."""
         return tuple(sorted({key.split("|", 1)[0] for key in self.cores} - set(SHARED)))
+
+
+def _adapted(manifest: Mapping[str, Any], weights: Mapping[str, npt.NDArray[Any]]) -> dict[str, Adapted]:
+    """What calibrations add, by key."""
+    if not manifest:
+        return {}
+    from predictor.kernels.gaussian import Adapted  # a set without calibrated boards starts without it
+
+    return {key: Adapted.from_manifest(about, weights) for key, about in manifest.items()}
 
 
 def by_variant(batch: Batch) -> Iterable[tuple[str, str, npt.NDArray[np.int64]]]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-import threading
+from _thread import allocate_lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
+    import threading
+
     from rich.progress import Progress
 
 #: Seconds of silence that a person takes for work. Chosen by hand, not from data.
@@ -28,10 +30,12 @@ class UnderWay:
     ) -> None:
         self.what, self.unit = what, unit
         self.total, self.done = total, done
-        self._lock = threading.Lock()
+        self._lock = allocate_lock()
         self._drawn: Progress | None = None
         self._timer: threading.Timer | None = None
         if _watched(arguments):
+            import threading  # what nobody looks at starts without it
+
             self._timer = threading.Timer(PATIENCE_S, self._draw)
             self._timer.daemon = True
 

@@ -15,7 +15,6 @@ from predictor.kernels.explanation import COUNT, Explains, Explanation, Term, te
 from predictor.models.base import Model
 from predictor.ops.attention import Attention
 from predictor.ops.base import BACKWARD, Op
-from predictor.ops.convolution import Convolution
 from predictor.ops.gemm import Gemm
 from predictor.ops.moe import MoE
 from predictor.ops.opaque import Opaque
@@ -218,7 +217,11 @@ def wide_notes(run: Run, op_times: Sequence[OpTime]) -> tuple[str, ...]:
     """The line of operators with weights that stay wide where linear layers are in a narrow format: no kernel of theirs
     in it is known."""
     formats = run.numbers.formats
-    wide = any(isinstance(item.op, Convolution) for item in op_times) and formats.linear != formats.high
+    if formats.linear == formats.high:
+        return ()
+    from predictor.ops.convolution import Convolution  # 16-bit runs start without it
+
+    wide = any(isinstance(item.op, Convolution) for item in op_times)
     narrow = formats.linear.quant or formats.linear.dtype
     return (f"Convolutions stay in {formats.high.dtype}: no kernel is known for {narrow}.",) if wide else ()
 

@@ -28,7 +28,6 @@ import numpy.typing as npt
 from predictor.engines import CAPTURED, LAUNCHES, PIECES
 from predictor.files.records import dataclass
 from predictor.kernels.base import KernelTable
-from predictor.kernels.collective.core import late_rank_s
 from predictor.ops.collective import Collective
 from predictor.ops.roofline import FloatArray
 from predictor.request.workload import Workload
@@ -123,8 +122,15 @@ def _late_ranks(timed: TimedStage) -> float:
     """Seconds that collectives may wait for the last rank, each of which has a host of its own; no graph's do."""
     if timed.stage.host == CAPTURED:
         return 0.0
-    nodes = ((node, times) for at in timed.blocks for node, times in zip(at.block.nodes, at.times, strict=True))
-    return float(sum(late_rank_s(node.op.ranks) * times for node, times in nodes if isinstance(node.op, Collective)))
+    waits = [
+        (node.op.ranks, times) for at in timed.blocks for node, times in zip(at.block.nodes, at.times, strict=True)
+        if isinstance(node.op, Collective)
+    ]  # fmt: skip
+    if not waits:
+        return 0.0
+    from predictor.kernels.collective.core import late_rank_s  # a forecast of one GPU starts without it
+
+    return float(sum(late_rank_s(ranks) * times for ranks, times in waits))
 
 
 def _rows(timed: TimedStage) -> npt.NDArray[np.int64]:

@@ -14,7 +14,6 @@ from predictor.formats.quantization import CURRENT, UNPACKED_FIRST
 from predictor.graph import Graph
 from predictor.models.base import CACHED, Feature, Model
 from predictor.models.step import Step
-from predictor.passes.autograd import with_backward
 from predictor.passes.freeze import freeze
 from predictor.passes.name_parts import with_parts
 from predictor.passes.quantize import quantize
@@ -186,6 +185,10 @@ def _run_by_the_class(how: Lowering) -> bool:
 
 def differentiate(graph: Graph, how: Lowering) -> Graph:
     """The backward pass behind the forward one."""
+    if how.accumulate is None:
+        return graph
+    from predictor.passes.autograd import with_backward
+
     return with_backward(graph, how.accumulate)
 
 

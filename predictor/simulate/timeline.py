@@ -30,7 +30,6 @@ from predictor.hardware.gpu import GPUSpec
 from predictor.ops.base import COMPUTE, HOST, Op
 from predictor.ops.collective import Collective
 from predictor.ops.roofline import FloatArray
-from predictor.passes.sequence_parallel import pieces_of, products_beside
 from predictor.simulate.columns import plain
 
 
@@ -178,6 +177,8 @@ def in_pieces(block: Block, seconds: Sequence[float], slower: float) -> list[flo
     Of an all_gather the rank's own piece is there at once, and copy engines move the others (ring exchange). Of a
     reduce_scatter the last piece has nothing beside it, and kernels move them: the product goes slower by ``slower``.
     """
+    from predictor.passes.sequence_parallel import pieces_of, products_beside  # one GPU starts without it
+
     exposed_s = list(seconds)
     for i, beside in products_beside(block.nodes).items():
         op, product = block.nodes[i].op, block.nodes[beside].op

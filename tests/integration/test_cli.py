@@ -226,7 +226,11 @@ def test_a_prediction_imports_nothing_heavy(form: str) -> None:
         "import sys; from predictor.cli.main import main;"
         f"assert main('predict --model gpt3 --gpu h100 {form}'.split()) == 0;"
         "heavy = ('torch', 'pandas', 'sklearn', 'lightgbm', 'mlflow', 'scipy', 'pyarrow', 'rich', 'tempfile',"
-        " 'zipfile', 'csv', 'statistics', 'difflib', 'shutil');"
+        " 'zipfile', 'csv', 'statistics', 'difflib', 'shutil', 'threading',"
+        " 'predictor.passes.autograd', 'predictor.passes.sequence_parallel', 'predictor.kernels.collective.core',"
+        " 'predictor.kernels.gaussian', 'predictor.ops.sparse', 'predictor.ops.convolution',"
+        " 'predictor.ops.linear_attention', 'predictor.models.built.linear_attention', 'predictor.models.built.latent',"
+        " 'predictor.models.built.layer_rules', 'predictor.models.built.checkpoint', 'predictor.models.built.hub');"
         "print([m for m in heavy if m in sys.modules],"
         " file=sys.stderr)"
     )

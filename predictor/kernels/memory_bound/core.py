@@ -34,7 +34,6 @@ from predictor.ops.elementwise import Rotary
 from predictor.ops.embedding import CrossEntropy, Embedding
 from predictor.ops.norm import Norm, Softmax
 from predictor.ops.roofline import FloatArray
-from predictor.ops.sparse import Picking
 
 #: Columns up to which PyTorch's softmax keeps a row in one warp's registers (dim_size <= 1024 in SoftMax.cu).
 WARP_COLUMNS = 1024
@@ -116,7 +115,7 @@ def _gathers(batch: Batch, zero: FloatArray) -> FloatArray:
     if "elements" not in columns:
         return zero
     picks = np.array([op.fn in ("gather", "scatter") for op in batch.ops], dtype=np.float64)  # type: ignore[attr-defined]
-    whole = [op.indexed if isinstance(op, Picking) else -1.0 for op in batch.ops]
+    whole = [getattr(op, "indexed", -1.0) for op in batch.ops]
     return np.where(np.array(whole) < 0.0, columns["elements"] * picks, whole)
 
 

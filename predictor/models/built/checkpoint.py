@@ -18,6 +18,7 @@ from predictor.files.records import dataclass
 from predictor.formats.parts import Checkpoint
 from predictor.formats.quantization import STATIC, integer_word
 from predictor.models.built.config import ModelConfig
+from predictor.models.built.keys import quantization_of
 
 #: Schemes of NVIDIA ModelOpt (`quant_algo`) -> words of --dtype.
 _MODELOPT = {
@@ -108,10 +109,7 @@ def read_checkpoint(data: Mapping[str, Any], config: ModelConfig, where: str) ->
 
 def rules_of(data: Mapping[str, Any], where: str) -> Rules | Checkpoint | None:
     """The rules of a config.json; None where it has none, and a checkpoint with its ``trouble`` if they are unknown."""
-    inner = data.get("text_config")
-    keys = ("quantization_config", "compression_config", "quantization")
-    within = (data, inner if isinstance(inner, Mapping) else {})
-    said = next(((key, mapping[key]) for mapping in within for key in keys if mapping.get(key) is not None), None)
+    said = quantization_of(data)
     if said is None:
         return None
     if not isinstance(said[1], Mapping):

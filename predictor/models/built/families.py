@@ -13,7 +13,6 @@ from predictor.errors import SpecError, UnsupportedError
 from predictor.files.records import replace
 from predictor.models.built.config import ModelConfig
 from predictor.models.built.keys import Read
-from predictor.models.built.layer_rules import RULES
 from predictor.models.built.model_types import TRAITS, Traits
 from predictor.models.built.reader import DEFAULT_ARCHITECTURE, HEADS, Reader, common_fields, head_width
 
@@ -46,6 +45,8 @@ def read(traits: Traits, model_type: str, data: Mapping[str, Any], name: str, wh
         fields |= {"experts": 0, "top_k": 0}
     config = ModelConfig(**fields)
     if traits.layers:
+        from predictor.models.built.layer_rules import RULES  # models whose layers are alike start without it
+
         config = _layered(config, RULES[traits.layers](r, config))
     return replace(config, assumed=tuple(dict.fromkeys(r.assumed)))
 

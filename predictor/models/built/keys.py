@@ -118,3 +118,11 @@ def ignored_notes(ignored: Sequence[str]) -> tuple[str, ...]:
     more = f" and {len(ignored) - SHOWN} more" if len(ignored) > SHOWN else ""
     shown = ", ".join(printable(key)[:60] for key in ignored[:SHOWN])
     return (f"The model's class ignores these keys of the config: {shown}{more}.",)
+
+
+def quantization_of(data: Mapping[str, Any]) -> tuple[str, Any] | None:
+    """(key, value) of what a config.json says of its numbers, or of its text model's; None where it says nothing."""
+    inner = data.get("text_config")
+    keys = ("quantization_config", "compression_config", "quantization")
+    within = (data, inner if isinstance(inner, Mapping) else {})
+    return next(((key, mapping[key]) for mapping in within for key in keys if mapping.get(key) is not None), None)

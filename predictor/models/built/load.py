@@ -16,11 +16,9 @@ from typing import Any
 from predictor.errors import SpecError, UnknownModelTypeError, UnknownNameError, nearest, printable, unknown_name
 from predictor.files.read import read_json
 from predictor.files.records import replace
-from predictor.models.built.checkpoint import read_checkpoint
 from predictor.models.built.config import ModelConfig
 from predictor.models.built.families import FAMILIES
-from predictor.models.built.hub import fetch, is_repository, name_in_cache
-from predictor.models.built.keys import Read, ignored_keys
+from predictor.models.built.keys import Read, ignored_keys, quantization_of
 
 CONFIGS = Path(__file__).parent / "configs"
 #: The config.json of checkpoints as their authors published them, written by tools/catalogue_configs.py.
@@ -149,6 +147,8 @@ def _find(text: str) -> Path:
     listed = _listed(catalogue_name(text) or "")
     if listed is not None:
         return listed
+    from predictor.models.built.hub import fetch, is_repository  # models of the catalogue start without it
+
     every = (*catalogue(), *aliases())
     if not is_repository(text):
         raise unknown_name("model", text, every, _EXPECTED)
@@ -209,6 +209,10 @@ def config_from_dict(data: Mapping[str, Any], name: str = "model", where: str = 
         raise
     ignored = ignored_keys(data, model_type, seen, where)
     check(config, where)
+    if quantization_of(data) is None:
+        return replace(config, ignored=ignored)
+    from predictor.models.built.checkpoint import read_checkpoint  # a checkpoint in 16 bit starts without it
+
     return replace(config, checkpoint=read_checkpoint(data, config, where), ignored=ignored)
 
 
@@ -246,5 +250,9 @@ def check(config: ModelConfig, where: str) -> None:
 
 def model_name(path: Path) -> str:
     """What a model is called whose config.json this is."""
-    folder = name_in_cache(path.parent) or path.parent.name
+    folder = path.parent.name
+    if path.parent.parent.name == "snapshots":
+        from predictor.models.built.hub import name_in_cache  # models of the catalogue start without it
+
+        folder = name_in_cache(path.parent) or folder
     return printable(folder if path.stem == "config" and folder else path.stem)

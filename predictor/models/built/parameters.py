@@ -10,7 +10,6 @@ from predictor.files.records import dataclass
 from predictor.formats.dtypes import bytes_of
 from predictor.formats.parts import Formats, stored_bytes
 from predictor.models.base import Local, whole
-from predictor.ops.linear_attention import STATE_BYTES
 
 if TYPE_CHECKING:
     from predictor.models.built.config import ModelConfig
@@ -148,6 +147,10 @@ def kv_cache_bytes(config: ModelConfig, batch: int, tokens: int, kv_dtype: str, 
         states += len(layers) * local("state_heads", kind.state_elements)
     if config.is_encoder_decoder:
         kept *= 2  # keys and values of the encoder's output, as long as the decoder's
+    if not states:
+        return batch * (kept * bytes_of(kv_dtype))
+    from predictor.ops.linear_attention import STATE_BYTES  # models that keep keys and values start without it
+
     return batch * (kept * bytes_of(kv_dtype) + states * float(STATE_BYTES))
 
 

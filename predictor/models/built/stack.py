@@ -11,8 +11,6 @@ from predictor.graph.tensor import Tensor
 from predictor.models.built import heads
 from predictor.models.built.attention import cross_attention, self_attention
 from predictor.models.built.feed_forward import experts, feed_forward, switch_experts
-from predictor.models.built.latent import latent_attention
-from predictor.models.built.linear_attention import delta_net, state_space
 from predictor.models.built.writer import Writer
 from predictor.models.step import Step
 from predictor.ops.elementwise import Reduce
@@ -45,11 +43,15 @@ def decoder_layer(w: Writer, x: Tensor, sparse: bool, window: int) -> Tensor:
 def _mixer(w: Writer, x: Tensor, window: int) -> Tensor:
     """What mixes tokens, from the normed input to the output projection."""
     c = w.config
-    if c.mixer == "delta":
-        return delta_net(w, x)
-    if c.mixer == "scan":
-        return state_space(w, x)
-    return latent_attention(w, x) if c.is_mla else self_attention(w, x, window)
+    if c.mixer in ("delta", "scan"):
+        from predictor.models.built.linear_attention import delta_net, state_space  # most models start without it
+
+        return delta_net(w, x) if c.mixer == "delta" else state_space(w, x)
+    if c.is_mla:
+        from predictor.models.built.latent import latent_attention  # most models start without it
+
+        return latent_attention(w, x)
+    return self_attention(w, x, window)
 
 
 def _parallel(w: Writer, x: Tensor, sparse: bool, window: int) -> Tensor:
