@@ -154,7 +154,7 @@ class Exchanges:
     """How a library of kernels for experts brings tokens to other GPUs (`predictor.ops.exchange`).
 
     ``start_s``: seconds of a call beside the bytes; shares of the bandwidth of links and network that it reaches,
-    direct and forwarded.
+    direct and forwarded. ``sms`` run the forwarding kernels.
     """
 
     start_s: float
@@ -162,6 +162,7 @@ class Exchanges:
     share_net_direct: float
     share_link_forwarded: float
     share_net_forwarded: float
+    sms: int
     source: str
     unverified: str = ""
 

@@ -157,6 +157,11 @@ def _check(name: str, taken: tuple[str, ...], kind: str, runs: str) -> None:
 ALL_GATHER = "allgather"
 
 
+def sends_rows(exchange: str) -> bool:
+    """Whether ``exchange`` is a library of kernels for experts (`Library.exchanges`)."""
+    return exchange not in ("", ALL_GATHER) and library(exchange).exchanges is not None
+
+
 def exchanges() -> tuple[str, ...]:
     """The ways: an all_gather, or the all_to_all of a library (`Library.sends_tokens`)."""
     return (ALL_GATHER, *(name for name in libraries() if library(name).sends_tokens))

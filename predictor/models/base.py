@@ -140,6 +140,16 @@ class Model(ABC):
         return 0
 
     @property
+    def expert_groups(self) -> int:
+        """Groups of neighbouring experts, of which a token picks from `top_groups` alone; 0: from any."""
+        return 0
+
+    @property
+    def top_groups(self) -> int:
+        """Groups of experts that a token picks from."""
+        return 0
+
+    @property
     def moe_intermediate(self) -> int:
         """Width of a routed expert."""
         return 0

@@ -9,6 +9,9 @@ forwarded  once to each node that has one of its experts, over the network, and 
            over the links: with E[x] different ones of x when k experts fall on x places alike, x (1 - (1 - 1 / x)^k),
            those are T E[n] (local - 1) / local and T E[nodes] (nodes - 1) / nodes rows
 
+Routing that is limited to some groups of neighbouring experts (DeepSeek-V3, arXiv:2412.19437, section 2.1.2: 4 of 8)
+reaches that share of the GPUs and nodes alone: x is less.
+
 An all_to_all of a library such as NCCL sends copies, too: that is `Collective`. Here are libraries of kernels for
 experts alone (`predictor.engines.library.Exchanges`).
 """
@@ -69,8 +72,9 @@ class Exchange(Collective):
         return self
 
 
-def rows_sent(way: str, tokens: float, top_k: int, ranks: int, local: int) -> tuple[float, float]:
-    """Rows that one GPU sends over the links of its node, and over the network, for ``tokens`` tokens of its own.
+def rows_sent(way: str, tokens: float, top_k: int, ranks: int, local: int, reach: float = 1.0) -> tuple[float, float]:
+    """Rows that one GPU sends over the links of its node, and over the network, for ``tokens`` tokens of its own, each
+    of which picks from a share ``reach`` of the experts.
 
     >>> rows_sent(DIRECT, 128, 8, 8, 8), rows_sent(DIRECT, 128, 8, 64, 8)
     ((896.0, 0.0), (112.0, 896.0))
@@ -79,24 +83,28 @@ def rows_sent(way: str, tokens: float, top_k: int, ranks: int, local: int) -> tu
     if way == DIRECT:
         rows = tokens * top_k / ranks
         return rows * (local - 1), rows * (ranks - local)
-    near = tokens * _different(ranks, top_k) * (local - 1) / local
-    return near, tokens * _different(nodes, top_k) * (nodes - 1) / nodes
+    near = tokens * _different(ranks * reach, top_k) * (local - 1) / local
+    return near, tokens * _different(nodes * reach, top_k) * (nodes - 1) / nodes
 
 
-def _different(places: int, picks: int) -> float:
-    """Expected number of different ones of ``places`` when ``picks`` fall on them alike."""
+def _different(places: float, picks: int) -> float:
+    """Expected number of different ones of ``places``, or of the one that there is, when ``picks`` fall on them
+    alike."""
+    places = max(1.0, places)
     return places * (1.0 - (1.0 - 1.0 / places) ** picks)
 
 
 def exchange(
     system: SystemSpec, library: str, way: str, dtype: str, row_bytes: float, tokens: float, top_k: int, ranks: int,
-    ranks_per_node: int, skew: float = 1.0,
+    ranks_per_node: int, skew: float = 1.0, reach: float = 1.0,
 ) -> Exchange:  # fmt: skip
     """The exchange of ``tokens`` a GPU, rows of ``row_bytes``, over ``ranks`` GPUs of ``system``.
 
     ``skew``: rows of the busiest GPU over those of the mean, as the GPU that gets most is what all wait for.
+    ``reach``: the share of the experts that one token picks from.
     """
-    near, far = (round(rows * row_bytes * skew) for rows in rows_sent(way, tokens, top_k, ranks, ranks_per_node))
+    rows = rows_sent(way, tokens, top_k, ranks, ranks_per_node, reach)
+    near, far = (round(each * row_bytes * skew) for each in rows)
     link = system.within(ranks_per_node)
     net_bandwidth, net_latency = system.across(ranks_per_node) if ranks > ranks_per_node else (0.0, 0.0)
     return Exchange(

@@ -139,15 +139,15 @@ class MoE(Op):
         """The matrices of this GPU's experts."""
         return round(self.local_experts * self._expert_weights)
 
-    def apart(self) -> tuple[Op, Op, Op, Op, Op]:
+    def apart(self, active: bool = False) -> tuple[Op, Op, Op, Op, Op]:
         """The kernels of a framework that trains, of which each has a backward pass of its own: rows picked by expert,
         the product into the width, the activation, the product out of it, and rows summed for each token; both products
-        grouped over the local experts, with the busiest GPU's rows.
+        grouped over the local experts (``active``: over those that get a row), with the busiest GPU's rows.
 
         Source: Megatron-Core's `TEGroupedMLP` between `permute` and `unpermute` (megatron/core/transformer/moe/
         experts.py, moe_utils.py), and transformers' `grouped_mm_experts_forward` (integrations/moe.py).
         """
-        groups = max(1, round(self.local_experts))
+        groups = max(1, round(self.active_experts if active else self.local_experts))
         each = max(1, round(self.expert_rows * self.skew / groups))
         rows, tokens, width = each * groups, max(1, self.tokens // self.ep), self.intermediate // self.tp
         wide = output_dtype(self.dtype)

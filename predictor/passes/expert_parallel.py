@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from predictor import engines
-from predictor.engines.registry import ALL_GATHER
+from predictor.engines.registry import ALL_GATHER, sends_rows
 from predictor.errors import RequestError, UnsupportedError
 from predictor.files.records import replace
 from predictor.formats.dtypes import bytes_of
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 #: Bytes of a routing choice that goes with a token: a weight and an index in 32 bit each, by definition.
 _CHOICE_BYTES = 8
+#: The scheme whose rows travel with a scale for a block.
+BLOCKS_OF_FP8 = "fp8_block"
 #: Numbers that share a scale in rows of fp8, and its bytes (source: README.md of deepseek-ai/DeepEP@567632d).
 _SCALED, _SCALE_BYTES = 128, 4
 
@@ -107,7 +109,7 @@ def _nodes(node: Node, mesh: Mesh, prompts: bool) -> Iterator[Node]:
     back, summed = _exchange(op, mesh, prompts, there=False), y.copied()
     yield Node(there, "experts dispatch", (x,), (gathered,), phase=node.phase, scope=node.scope)
     experts = replace(node, op=spread, inputs=(gathered, *node.inputs[1:]), outputs=(summed, *node.outputs[1:]))
-    laid_out = sent and engines.library(mesh.exchange).exchanges is not None
+    laid_out = sent and sends_rows(mesh.exchange)
     yield from _products(experts, prompts) if laid_out else (experts,)
     yield Node(back, "experts combine", (summed,), (y,), phase=node.phase, scope=node.scope)
 
@@ -115,11 +117,12 @@ def _nodes(node: Node, mesh: Mesh, prompts: bool) -> Iterator[Node]:
 def _products(node: Node, prompts: bool) -> Iterator[Node]:
     """The kernels of experts whose tokens a library of kernels for experts brought: products grouped by expert.
 
-    In decode steps rows arrive sorted by expert, each expert's in a place of its own, whose empty rows the products
-    pass over, and the way back weighs and sums them; prompts' rows are sorted, and summed, here. Source: SGLang 0.5.9
-    layers/moe/ep_moe (masked and contiguous grouped products of DeepGEMM), DeepEP's README.md.
+    In decode steps rows arrive sorted by expert, each expert's in a place of its own, whose empty rows, and experts
+    without a row, the products pass over, and the way back weighs and sums them; prompts' rows are sorted, and summed,
+    here. Source: SGLang 0.5.9 layers/moe/ep_moe (masked and contiguous grouped products of DeepGEMM), DeepEP's
+    README.md.
     """
-    permute, *between, unpermute = (_given_narrow(kernel) for kernel in _apart(node, node.op))
+    permute, *between, unpermute = (_given_narrow(kernel) for kernel in _apart(node, node.op, active=True))
     if prompts:
         yield from (permute, *between, unpermute)
         return
@@ -150,12 +153,23 @@ def _exchange(op: MoE, mesh: Mesh, prompts: bool, there: bool) -> Collective:
     if kernels is None:
         size = round(tokens * op.top_k * op.hidden * wide * replace(op, ep=group).skew)
         return over(mesh.system, "all_to_all", "bf16", size, group, local)
-    narrow = there and bytes_of(op.dtype) <= 1.0
-    row = op.hidden * 1.0 + op.hidden / _SCALED * _SCALE_BYTES if narrow else op.hidden * wide
+    row = _row_bytes(op, narrow=there and bytes_of(op.dtype) <= 1.0)
     way = FORWARDED if prompts else DIRECT
     return exchange(
-        mesh.system, mesh.exchange, way, "bf16", row, tokens, op.top_k, group, local, replace(op, ep=group).skew
-    )
+        mesh.system, mesh.exchange, way, "bf16", row, tokens, op.top_k, group, local, replace(op, ep=group).skew,
+        mesh.reach,
+    )  # fmt: skip
+
+
+def _row_bytes(op: MoE, narrow: bool) -> float:
+    """Bytes of a row on its way: in fp8 with its scales, or in 16 bit."""
+    return op.hidden * 1.0 + op.hidden / _SCALED * _SCALE_BYTES if narrow else op.hidden * bytes_of("bf16")
+
+
+def reaching(mesh: Mesh, config: Model) -> Mesh:
+    """``mesh``, with the share of the experts that a token of ``config`` picks from."""
+    groups, picked = config.expert_groups, config.top_groups
+    return replace(mesh, reach=picked / groups) if 0 < picked < groups else mesh
 
 
 def is_expert(weight: Tensor) -> bool:
@@ -181,14 +195,19 @@ def share_experts(graph: Graph, mesh: Mesh) -> Graph:
     """A forward graph in which the ranks along "ep" have a part of the experts each: an all_to_all takes every token's
     copies to its experts, another one brings what they made back; autograd makes the conjugates of both.
 
-    Each rank's experts work on as many rows as before, of fewer experts. Where the model's routing prefers some, it is
-    the rank of the busiest that all wait for: its rows come in both exchanges, and count in its products and memory.
+    A library of kernels for experts sends a token once to every node that it picks from; where experts compute in 8
+    bits with a scale for every block, rows go out, and the gradients of what comes back, in 8 bits (DeepSeek-V3,
+    arXiv:2412.19437, section 3.3.3); the backward pass counts as many bytes. Each rank's experts work on as many rows
+    as before, of fewer experts. Where the model's routing prefers some, it is the rank of the busiest that all wait
+    for: its rows come in both exchanges, and count in its products and memory.
     """
     ep = mesh.ep
     if ep == 1 and not mesh.folds:
         return graph
     within = 1 if mesh.folds else mesh.degree("tp")
-    group = Mesh((("tp", within), ("ep", ep)), mesh.system)  # cp's ranks are among them, and those of tp that fold
+    group = Mesh(
+        (("tp", within), ("ep", ep)), mesh.system, 1, mesh.exchange, reach=mesh.reach
+    )  # cp's ranks are among them, and those of tp that fold
     blocks = []
     for block in graph.blocks:
         nodes: list[Node] = []
@@ -216,13 +235,19 @@ def _shared(node: Node, op: MoE, mesh: Mesh, ep: int, folds: bool) -> list[Node]
     arrived, made = x.copied(x.base), y.copied()
     shared = replace(op, tokens=op.tokens * ep, ep=ep, dispatched=True, folds=folds)
     nbytes = op.tokens * op.top_k * op.hidden * bytes_of(x.dtype) * shared.skew
-    sent = mesh.collective("all_to_all", "ep", x.dtype, round(nbytes))
+    there = back = mesh.collective("all_to_all", "ep", x.dtype, round(nbytes))
+    if sends_rows(mesh.exchange):
+        there, back = (
+            exchange(mesh.system, mesh.exchange, FORWARDED, x.dtype, _row_bytes(op, narrow), op.tokens, op.top_k, ep,
+                     back.local_ranks, shared.skew, mesh.reach)
+            for narrow in (op.quant == BLOCKS_OF_FP8, False)
+        )  # fmt: skip
     local = [Tensor(w.name, w.axes, (w.shape[0] // ep, *w.shape[1:]), w.dtype, w.role, w.segments) for w in weights]
     scope = node.scope
     return [
-        Node(sent, "dispatch all_to_all", (x,), (arrived,), part=node.part, scope=f"{scope} dispatch"),
+        Node(there, "dispatch all_to_all", (x,), (arrived,), part=node.part, scope=f"{scope} dispatch"),
         replace(node, op=shared, inputs=(arrived, chosen, *local), outputs=(made, *node.outputs[1:])),
-        Node(sent, "combine all_to_all", (made,), (y,), part=node.part, scope=f"{scope} combine"),
+        Node(back, "combine all_to_all", (made,), (y,), part=node.part, scope=f"{scope} combine"),
     ]
 
 
@@ -246,7 +271,7 @@ def experts_apart(graph: Graph) -> Graph:
     return replace(graph, blocks=blocks)
 
 
-def _apart(node: Node, op: object) -> tuple[Node, ...]:
+def _apart(node: Node, op: object, active: bool = False) -> tuple[Node, ...]:
     if not isinstance(op, MoE):
         return (node,)
     inputs, result = node.inputs, node.outputs[0]
@@ -259,7 +284,7 @@ def _apart(node: Node, op: object) -> tuple[Node, ...]:
     gathered, widened, *activated, summed = kept
     reads = ((x, *others), (gathered, *up), (widened,), (activated[-1], *down), (summed, *others))
     makes = ((gathered,), (widened,), tuple(activated), (summed,), (result,))
-    kernels = op.apart()
+    kernels = op.apart(active)
     calls = (max(1, node.host_calls - len(kernels) + 1), 1, 1, 1, 1)
     return tuple(
         replace(node, op=kernel, name=f"{node.name} {name}", inputs=read, outputs=made, host_calls=many)

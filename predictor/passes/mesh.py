@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 class Mesh:
     """``axes``: (name, degree) from the innermost on, over the GPUs of ``system``. Axes of degree 1 vanish. ``ep`` of
     the tp x dp GPUs have whole experts, to which ``exchange`` brings tokens (`predictor.passes.expert_parallel`);
-    ``folds``: in training, the ranks along tp are among those.
+    ``reach``: the share of the experts that a token picks from; ``folds``: in training, the ranks along tp are among
+    those that share experts.
 
     Raises RequestError, one line, where a degree or a name is no good, or where the groups of an axis would share nodes
     in different ways.
@@ -31,6 +32,7 @@ class Mesh:
     ep: int = 1
     exchange: str = ""
     folds: bool = False
+    reach: float = 1.0
 
     def __post_init__(self) -> None:
         names = [name for name, _ in self.axes]

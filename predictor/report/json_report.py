@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from predictor.engines.registry import ALL_GATHER
 from predictor.kernels.interval import LEVEL
 from predictor.models.base import CACHED
 from predictor.report.formats import release_of
@@ -56,7 +57,7 @@ def _workload(answer: Prediction) -> dict[str, Any]:
     return {
         "num_gpus": work.parallelism.num_gpus,
         **{name: getattr(work.parallelism, name) for name in ("tp", "pp", "dp", "cp", "ep")},
-        "all_to_all": work.all_to_all if work.mode in CACHED and work.parallelism.dp > 1 and work.routing else None,
+        "all_to_all": _all_to_all(work),
         **(_training(work) if work.mode == "train" else {}),
         "system": None if work.system is None else work.system.id,
         "gpus_per_node": None if work.system is None else min(work.system.gpus_per_node, work.parallelism.num_gpus),
@@ -83,6 +84,14 @@ def _workload(answer: Prediction) -> dict[str, Any]:
     }
 
 
+def _all_to_all(work: Workload) -> str | None:
+    """How tokens come to experts of other GPUs; None where there are none of those."""
+    over = work.parallelism
+    if work.mode == "train":
+        return ("nccl" if work.all_to_all == ALL_GATHER else work.all_to_all) if over.ep > 1 else None
+    return work.all_to_all if work.mode in CACHED and over.dp > 1 and work.routing else None
+
+
 def _training(work: Workload) -> dict[str, Any]:
     """How a step of training is spread over GPUs."""
     over = work.parallelism
@@ -90,7 +99,8 @@ def _training(work: Workload) -> dict[str, Any]:
         "sp": over.sp, "vpp": over.vpp, "shard": over.shard,
         "schedule": over.order if over.pp > 1 else None, "recompute": work.recompute,
         "stage_layers": list(over.stage_layers) or None,
-        "cp_comm": over.cp_comm if over.cp > 1 else None, "tp_overlap": over.tp_overlap, "lora": work.lora,
+        "cp_comm": over.cp_comm if over.cp > 1 else None, "tp_overlap": over.tp_overlap,
+        "ep_overlap": over.ep_overlap, "lora": work.lora,
         "mean_len": work.mean_len, "masked_tokens": work.masked_tokens, "capacity_factor": work.capacity_factor,
         "dp_overlap": over.dp_overlap or None, "cuda_graphs": work.cuda_graphs,
     }  # fmt: skip

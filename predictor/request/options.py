@@ -327,8 +327,11 @@ class Words:
     etp: int = field(default=0, metadata=row(
         GPUS, "GPUs that share the width of each expert: as many as --tp has, or 1 with --sp", usual="--tp",
         least=0, most=LARGEST_DEGREE, unit="GPUs"))
+    ep_overlap: bool = field(default=False, metadata=row(
+        GPUS, "tokens travel to experts and back beside another micro-batch's passes; needs --ep", modes=TRAIN))
     all_to_all: str = field(default=ALL_GATHER, metadata=row(
-        GPUS, "how tokens reach experts over --dp in serving: {choices}", choices=exchanges, unit="HOW",
+        GPUS, "how tokens reach experts over --dp in serving: {choices}; in train over --ep by deepep, else by"
+        " nccl's copies", choices=exchanges, unit="HOW",
         verbs=(SERVE,)))
     system: str | Path | SystemSpec | None = field(default=None, metadata=row(
         GPUS, "what joins the GPUs: the name of a system, or a YAML file", usual="the GPU's usual system",

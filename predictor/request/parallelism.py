@@ -39,7 +39,8 @@ class Parallelism:
     "", for gradients and weights that replicas exchange once a step. ``stage_layers``: layers of every chunk of the
     pipeline in the model's order (none: as evenly as they go); 0 at an end is a stage of the embedding, or the head,
     alone. ``etp``: GPUs that share the width of each expert (0: the framework's rule, tp in training); 1 with tp above
-    it folds experts over the ranks of tp, too, which have a part of each sequence then (sp).
+    it folds experts over the ranks of tp, too, which have a part of each sequence then (sp). ``ep_overlap``: what
+    brings tokens to experts runs beside the passes of another micro-batch, which takes ep.
     """
 
     num_gpus: int = 1
@@ -58,12 +59,15 @@ class Parallelism:
     stage_layers: tuple[int, ...] = ()
     dp_overlap: str = ""
     etp: int = 0
+    ep_overlap: bool = False
 
     def __post_init__(self) -> None:
         for option in _CHECKED:
             option.check(getattr(self, option.name))
         if self.tp_overlap and not self.sp:
             raise RequestError("--tp-overlap: needs --sp, whose collectives it overlaps; expected --sp")
+        if self.ep_overlap and self.ep == 1:
+            raise RequestError("--ep-overlap: needs --ep, whose exchanges it overlaps; expected --ep 2 or more")
         if self.ulysses and self.cp % self.ulysses:
             raise RequestError(f"--ulysses {self.ulysses}: expected a divisor of --cp {self.cp}, or 0")
         rest = self.tp * self.pp * self.cp
@@ -184,6 +188,7 @@ class Parallelism:
         asked: dict[str, object] = {
             "sp": self.sp, "vpp": self.vpp, "pp": self.pp, "dp": self.dp, "cp": self.cp, "ep": self.ep,
             "shard": self.shard, "schedule": self.schedule, "tp_overlap": self.tp_overlap,
+            "ep_overlap": self.ep_overlap,
             "stage_layers": ",".join(map(str, self.stage_layers)), "dp_overlap": self.dp_overlap,
         }  # fmt: skip
         return {name: value for name, value in asked.items() if value is True or value not in (1, False, NO_SHARD, "")}

@@ -206,7 +206,7 @@ def _degrees(asked: Request) -> Parallelism:
     return Parallelism(
         num_gpus, asked.tp, asked.pp, asked.dp, asked.cp, asked.ep, asked.shard, asked.sp, asked.vpp, asked.schedule,
         asked.cp_comm, asked.tp_overlap, asked.ulysses, stage_layers(asked.stage_layers),
-        asked.dp_overlap, asked.etp,
+        asked.dp_overlap, asked.etp, asked.ep_overlap,
     )  # fmt: skip
 
 

@@ -175,7 +175,7 @@ def share_experts(graph: Graph, how: Lowering) -> Graph:
     from predictor.passes import expert_parallel
 
     expert_parallel.check_shared_experts(how.model, how.among.ep, looped=_run_by_the_class(how))
-    return expert_parallel.share_experts(graph, how.among)
+    return expert_parallel.share_experts(graph, expert_parallel.reaching(how.among, how.model))
 
 
 def _run_by_the_class(how: Lowering) -> bool:
@@ -239,7 +239,8 @@ def spread_experts(graph: Graph, how: Lowering) -> Graph:
     from predictor.passes import expert_parallel
 
     expert_parallel.check_experts(how.model, how.mesh, looped=_run_by_the_class(how))
-    return expert_parallel.spread_experts(graph, how.mesh, how.step.mode != "decode")
+    mesh = expert_parallel.reaching(how.mesh, how.model)
+    return expert_parallel.spread_experts(graph, mesh, how.step.mode != "decode")
 
 
 def fuse_kernels(graph: Graph, how: Lowering) -> Graph:

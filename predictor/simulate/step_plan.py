@@ -110,7 +110,9 @@ def training_plan(config: Model, work: Workload, numbers: Precision, step: Step,
         check_context(config.stack(), step.seq_len, over.cp, over.tp, over.cp_comm, step.attention)
         exchanges = over.cp if step.attention == "math" else 1
         step = replace(step, seq_len=step.seq_len // over.cp, exchanges=exchanges)
-    inner = _layer_mesh(over.tp, over.cp, over.ep, work.system, over.folds)
+    inner = _layer_mesh(over.tp, over.cp, over.ep, work.system, over.folds, work.all_to_all)
+    if over.ep_overlap and work.micro_batches < 2:
+        raise RequestError("--ep-overlap: nothing runs beside the only micro-batch; expected 2 or more (--micro-batch)")
     whole = lowered(config, step, inner, numbers.formats, engine, accumulate, kind, bool(of), over.sp, over.cp_comm,
                     over.tp_overlap, work.offload_layers, gpu.pcie_bandwidth or 0.0)  # fmt: skip
     stack = config.stack(whole.graph)
@@ -221,7 +223,9 @@ def _copied(graph: Graph, config: Stack, tp: int, adapters: bool) -> int:
 
 
 @lru_cache(maxsize=256)
-def _layer_mesh(tp: int, cp: int, ep: int, system: SystemSpec | None, folds: bool) -> Mesh | None:
-    """The GPUs that share a layer, an axis a parallelism; ``ep`` of its ranks and of replicas share the experts. None
-    for one GPU."""
-    return None if system is None or tp * cp * ep == 1 else Mesh((("tp", tp), ("cp", cp)), system, ep, folds=folds)
+def _layer_mesh(tp: int, cp: int, ep: int, system: SystemSpec | None, folds: bool, exchange: str = "") -> Mesh | None:
+    """The GPUs that share a layer, an axis a parallelism; ``ep`` of its ranks and of replicas share the experts, to
+    which ``exchange`` brings tokens. None for one GPU."""
+    if system is None or tp * cp * ep == 1:
+        return None
+    return Mesh((("tp", tp), ("cp", cp)), system, ep, exchange, folds)

@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from predictor.engines import library
+from predictor.engines.registry import sends_rows
 from predictor.files.records import dataclass
 from predictor.graph import OPTIMIZER
 from predictor.ops.base import COMPUTE
@@ -27,18 +29,22 @@ from predictor.simulate.stage import GRADIENTS, PIPELINE, WEIGHTS, Plan, Rank
 from predictor.simulate.timeline import slowdown
 from predictor.simulate.times import TimedStage
 
+#: Tokens on their way to experts and back, in words.
+EXPERT = "expert"
 #: Kinds of collectives within layers, by whose they are.
-_OWNERS = {"send_recv": "context", "all_to_all": "expert", "host_copy": "host"}
+_OWNERS = {"send_recv": "context", "all_to_all": EXPERT, "expert exchange": EXPERT, "host_copy": "host"}
 #: What sharded and split layers wait for, in words.
 TENSOR = "tensor"
 
 
 class Passes(NamedTuple):
-    """Seconds of one micro-batch forward and backward through a chunk, and what of them is exposed, by what it is."""
+    """Seconds of one micro-batch forward and backward through a chunk, and what of them is exposed, by what it is.
+    ``hidden_s``: what both take longer where no pass of another micro-batch is beside them."""
 
     forward_s: float
     backward_s: float
     exposed_s: dict[str, float]
+    hidden_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +104,8 @@ def laid_out(run: Run, plan: Plan, timed: Sequence[TimedStage]) -> Laid:
         sent = timed[parallel.message].timeline.total_s * np.array([parallel.sends[: over.pp]], dtype=float)
         piped = times(order, forward, backward, sent, p2p)
         ends, bubble, messages = piped.end_s[0], float(piped.bubble_s[0]), float(piped.exposed_s[0])
+    lone = max(1, over.pp - 1)  # passes forward before the first one backward, and backward behind the last one forward
+    ends = ends + lone * np.array([sum(passes[place].hidden_s for place in rank.chunks) for rank in kinds])
     covered = over.beside(training is not None and training.gradients_overlap)
     reduces = [_reduce_s(timed, rank, passes, covered, slower) for rank in kinds]
     gathers = [
@@ -122,6 +130,9 @@ def step_of(run: Run, plan: Plan, timed: Sequence[TimedStage]) -> StepTimes:
     rank = kinds[last]
     each = [passes[place] for place in rank.chunks]
     ways = micro_batches * sum(p.forward_s for p in each), micro_batches * sum(p.backward_s for p in each)
+    alone = max(1, over.pp - 1) * sum(p.hidden_s for p in each)
+    if over.pp == 1:
+        ways = ways[0], ways[1] + alone
     phases = {
         "forward": float(ways[0]), "backward": float(ways[1]), PIPELINE: float(ends[last]) - float(sum(ways)),
         GRADIENTS: reduces[last], OPTIMIZER: max(updates), WEIGHTS: max(gathers),
@@ -130,7 +141,7 @@ def step_of(run: Run, plan: Plan, timed: Sequence[TimedStage]) -> StepTimes:
     for place in rank.chunks:
         for name, seconds in passes[place].exposed_s.items():
             exposed[name] = exposed.get(name, 0.0) + micro_batches * seconds
-    for name, seconds in ((PIPELINE, messages), (GRADIENTS, reduces[last]), (WEIGHTS, max(gathers))):
+    for name, seconds in ((PIPELINE, messages), (GRADIENTS, reduces[last]), (WEIGHTS, max(gathers)), (EXPERT, alone)):
         exposed[name] = exposed.get(name, 0.0) + seconds
     weights: dict[int, float] = {}
     for place in rank.chunks:
@@ -177,14 +188,25 @@ def passes_of(run: Run, plan: Plan, timed: Sequence[TimedStage], place: int) -> 
     forward_s = stage.up_to(stage.stage.forward).total_s
     backward_s = stage.timeline.total_s - forward_s
     exposed: dict[str, float] = {}
-    for at in stage.blocks:
+    experts = [0.0, 0.0]  # forward, backward
+    for b, at in enumerate(stage.blocks):
         if at.plain:
             for node, seconds in zip(at.block.nodes, at.gpu_s.tolist(), strict=True):
                 if node.op.stream != COMPUTE and seconds:
                     name = _OWNERS.get(node.op.label, TENSOR)
                     exposed[name] = exposed.get(name, 0.0) + seconds * at.block.repeat
+                    if name == EXPERT:
+                        experts[b >= stage.stage.forward] += seconds * at.block.repeat
+    hidden = 0.0
+    sent_s = experts[0] + experts[1]
+    if run.work.parallelism.ep_overlap and sent_s:
+        window = forward_s + backward_s - sum(exposed.values())
+        left = min(sent_s, _covered(sent_s, window, _slower_beside_experts(run)))
+        hidden = sent_s - left
+        forward_s, backward_s = forward_s - hidden * experts[0] / sent_s, backward_s - hidden * experts[1] / sent_s
+        exposed[EXPERT] = left
     if place not in parallel.units:
-        return Passes(forward_s, backward_s, exposed)
+        return Passes(forward_s, backward_s, exposed, hidden)
     unit, training = parallel.units[place], run.work.engine.training
     into, back = _sharded(
         stage, unit.blocks, timed[unit.gather], timed[unit.reduce], run.work.parallelism.shard != ZERO2,
@@ -192,7 +214,18 @@ def passes_of(run: Run, plan: Plan, timed: Sequence[TimedStage], place: int) -> 
     )  # fmt: skip
     exposed[WEIGHTS] = into
     exposed[GRADIENTS] = back
-    return Passes(forward_s + into, backward_s + back, exposed)
+    return Passes(forward_s + into, backward_s + back, exposed, hidden)
+
+
+def _slower_beside_experts(run: Run) -> float:
+    """By what part compute takes longer beside tokens on their way: a library of kernels for experts says how many SMs
+    these hold."""
+    how, sms = run.work.all_to_all, run.gpu.sm_count
+    if not sends_rows(how) or not sms:
+        return slowdown(run.gpu)
+    exchanges = library(how).exchanges
+    assert exchanges is not None
+    return exchanges.sms / max(sms - exchanges.sms, exchanges.sms)
 
 
 class _Unit(NamedTuple):

@@ -80,6 +80,8 @@ class ModelConfig(Model):
     experts: int = 0
     top_k: int = 0
     moe_intermediate: int = 0
+    expert_groups: int = 0  # groups of experts that are neighbours, and
+    top_groups: int = 0  # of how many of them a token picks; 0: of any
     shared_experts: int = 0
     first_dense: int = 0  # layers before the first with experts
     dense_layers: tuple[int, ...] = ()  # further layers without experts

@@ -17,6 +17,7 @@ _ODD = st.sampled_from((0, -1, 7, 1000, 10**6, 10**7))
 _WORDS: dict[str, st.SearchStrategy[Any]] = {
     "tp": _DEGREE, "pp": _DEGREE, "dp": _DEGREE, "cp": _DEGREE, "ep": _DEGREE, "vpp": _DEGREE, "etp": _DEGREE,
     "num_gpus": _DEGREE, "ulysses": _DEGREE, "micro_batch": _DEGREE, "sp": st.booleans(), "tp_overlap": st.booleans(),
+    "ep_overlap": st.booleans(),
     "dp_overlap": st.sampled_from(("on", "off", "x")), "cp_comm": st.sampled_from(("ring", "all_to_all", "x")),
     "shard": st.sampled_from(("none", "zero1", "zero2", "zero3", "hsdp", "zero9")),
     "schedule": st.sampled_from(("gpipe", "1f1b", "interleaved", "breadth_first", "x")),
