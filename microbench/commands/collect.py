@@ -22,6 +22,7 @@ from microbench.sweep import SWEEPS, build, check_names
 from microbench.tracking import log, say
 from predictor import tracking
 from predictor.errors import RequestError
+from predictor.files.commands import check_working_folder
 from predictor.hardware.gpu import load_gpu
 
 
@@ -109,6 +110,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Collect, say what came of it."""
+    check_working_folder()
     begin = time.monotonic()
     check(arguments)
     if arguments.sweeps != SWEEPS:  # what is wrong with them is said before anything is measured

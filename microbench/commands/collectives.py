@@ -25,6 +25,7 @@ from microbench.storage import write_atomic
 from microbench.store import Store
 from microbench.supervisor import WorkerError
 from predictor.errors import RequestError
+from predictor.files.commands import check_working_folder
 
 PENDING = "pending.json"
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -51,6 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     missing = [name for name in _VARIABLES if name not in os.environ]
     if missing:
         raise RequestError(f"collectives: no {missing[0]} in the environment: torchrun starts it (see --help)")
+    check_working_folder()
     sweep.check_names(("collective",), arguments.sweeps)
     words.check_below_folder(arguments.out)
     node = _own_device(arguments.device)

@@ -30,6 +30,7 @@ from microbench.storage import make_folder, write_atomic
 from microbench.supervisor import BenchWorker
 from predictor.data.schema import CUDA_GRAPH, SUSTAINED
 from predictor.errors import RequestError, TilecastError
+from predictor.files.commands import check_working_folder
 
 #: Shares of the budget of the strata and of the rehearsal of a kill; what is left is the collection's. Chosen by hand,
 #: not from data.
@@ -50,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """One step after the other; a step that fails is said and the next one goes on."""
+    check_working_folder()
     words.check_below_folder(arguments.out)
     if not arguments.sweeps.is_dir():
         raise RequestError(f"--sweeps {arguments.sweeps}: expected a folder of sweep files")

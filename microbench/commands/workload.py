@@ -13,6 +13,7 @@ from microbench import arguments as words
 from microbench.collect import visible
 from microbench.workload import KEY, SuiteRun, failures_of, read_suite
 from predictor.errors import RequestError, TilecastError
+from predictor.files.commands import check_working_folder
 from predictor.files.outputs import marked, output_argument, table
 
 
@@ -37,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure the suite; status 1 where not one of its cells could be measured."""
+    check_working_folder()
     if arguments.out.suffix != ".csv":
         raise RequestError(f"--out {arguments.out}: expected a file that ends in .csv")
     words.check_below_folder(arguments.out)

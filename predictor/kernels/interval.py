@@ -343,9 +343,8 @@ class Intervals:
             else:
                 j = int(np.argmax(far[i]))
                 low, high = entry.sizes[sizes[j]]
-                notes[name] = (
-                    f"{name}: {sizes[j]} {values[i, j]:.10g} is outside the measured {low:.10g} to {high:.10g}"
-                )
+                size = ops[i].called.get(sizes[j], sizes[j])
+                notes[name] = f"{name}: {size} {values[i, j]:.10g} is outside the measured {low:.10g} to {high:.10g}"
         return tuple(notes.values())
 
 

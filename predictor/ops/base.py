@@ -104,6 +104,7 @@ class Op(ABC):
 
     family: ClassVar[str] = ""
     columns: ClassVar[tuple[str, ...]] = ()
+    called: ClassVar[Mapping[str, str]] = {}  # columns that people call otherwise
     #: "matrix" where the tensor cores (or matrix cores) can do the work, "vector" where the CUDA cores do.
     unit: ClassVar[str] = "vector"
 

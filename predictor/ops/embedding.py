@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from predictor.files.records import dataclass
@@ -25,6 +25,7 @@ class Embedding(StreamingOp):
 
     family: ClassVar[str] = "embedding"
     columns: ClassVar[tuple[str, ...]] = ("tokens", "width", "vocab", "read_bytes", "write_bytes")
+    called: ClassVar[Mapping[str, str]] = {"vocab": "table length"}  # of positions, too
 
     @property
     def read_bytes(self) -> float:

@@ -90,6 +90,12 @@ def rate(value: float) -> str:
     return significant(value) if value < 1e4 else f"{value:,.0f}"
 
 
+def per_second(value: float, unit: str) -> str:
+    """So many of a ``unit``, whose name is plural, a second: "1 sequence/s", "2.5 sequences/s"."""
+    shown = rate(value)
+    return f"{shown} {unit.removesuffix('s') if shown == '1' else unit}/s"
+
+
 def quantity(value: float, unit: str) -> str:
     """A large base-unit value with a decimal prefix: 9.89e14 FLOP/s -> "989 TFLOP/s"."""
     for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):

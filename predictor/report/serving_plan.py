@@ -8,7 +8,7 @@ from typing import Any
 
 from predictor.files.terminal import Screen
 from predictor.kernels.interval import LEVEL
-from predictor.report.formats import LEVEL_WORDS, gib_of, share, significant
+from predictor.report.formats import LEVEL_WORDS, gib_of, per_second, share, significant
 from predictor.report.table import Column, print_table, say
 from predictor.request.run import Run
 from predictor.search.serving.answer import (
@@ -55,7 +55,7 @@ def print_answer(answer: ServingAnswer, console: Screen, price: float | None = N
         " is at the end of all outputs. --out FILE.svg, .html or .parquet writes the frontier.",
     )
     if asked.rate:
-        say(console, f"Every plan serves {asked.rate:g} requests/s.")
+        say(console, f"Every plan serves {per_second(asked.rate, 'requests')}.")
     for note in answer.notes:
         say(console, note)
 
@@ -64,11 +64,12 @@ def _headline(answer: ServingAnswer, price: float | None) -> list[str]:
     asked, entry = answer.asked, answer.entries[0]
     plan = entry.plan
     run = plan.times.run
+    among = f"{plan.gpus}" if asked.min_gpus else f"{plan.gpus} of {asked.num_gpus}"
     lines = [
-        f"{run.config.name} on {plan.gpus} of {asked.num_gpus} {run.gpu.label}, {run.work.dtype}, {asked.isl} +"
+        f"{run.config.name} on {among} {run.gpu.label}, {run.work.dtype}, {asked.isl} +"
         f" {asked.osl} tokens, TTFT {shown(asked.sla.ttft_s)}, TPOT {shown(asked.sla.tpot_s)}:",
         f"{plan}",
-        f"{_speeds(plan)}; {significant(plan.rate)} requests/s",
+        f"{_speeds(plan)}; {per_second(plan.rate, 'requests')}",
     ]
     if price is not None:
         lines.append(f"${cost_per_million(plan, price):.3g} for a million output tokens at ${price:g} an hour of a GPU")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from predictor.graph.samples import TOKENS
-from predictor.report.formats import rate
+from predictor.report.formats import per_second
 from predictor.simulate.answer import Prediction
 
 
@@ -32,11 +32,11 @@ def throughput(answer: Prediction) -> str:
     makes one token a sequence, so there it is the rate of steps times the batch, and no sequence ends."""
     work, unit = answer.workload, answer.unit
     made = " made" if work.mode in ("decode", "generate") else ""
-    text = f"{rate(answer.units_per_s)} {unit}/s{made}"
+    text = f"{per_second(answer.units_per_s, unit)}{made}"
     if work.parallelism.num_gpus > 1:
-        text += f" in total, {rate(answer.units_per_s_per_gpu)} {unit}/s a GPU"
+        text += f" in total, {per_second(answer.units_per_s_per_gpu, unit)} a GPU"
     if unit != TOKENS:
         return text
     if work.mode == "decode":
-        return f"{text}, {rate(1.0 / answer.latency_s)} steps/s of {work.batch:,} token{'s' * (work.batch > 1)}"
-    return f"{text}, {rate(answer.sequences_per_s)} sequences/s"
+        return f"{text}, {per_second(1.0 / answer.latency_s, 'steps')} of {work.batch:,} token{'s' * (work.batch > 1)}"
+    return f"{text}, {per_second(answer.sequences_per_s, 'sequences')}"

@@ -192,6 +192,7 @@ def test_processes_are_not_started_from_a_deleted_folder(
         said = capsys.readouterr()
         assert said.out == "" and said.err.splitlines()[-1].startswith("error: the working folder was deleted"), said
         assert "Traceback" not in said.err
+    assert not (tmp_path / "rows").exists()  # no run is begun that a later one would go on with
 
 
 def test_an_error_is_never_an_answer() -> None:

@@ -67,6 +67,11 @@ def test_out_of_range_takes_the_next_distance_and_says_so() -> None:
     assert found.notes == ("linear: m 2049 is outside the measured 1 to 1024",)
 
 
+def test_a_table_of_positions_is_not_called_a_vocabulary() -> None:
+    said = " ".join(predictor.predict("gpt2", "h100", seq_len=64).notes)
+    assert "embedding: table length 1024 is outside" in said and "vocab" not in said
+
+
 def test_a_dtype_that_another_stands_in_for_is_outside() -> None:
     found = width([Gemm("fp16", 64, 64, 64), Gemm("fp32", 64, 64, 64)], "v100-pcie-32gb")
     assert found.inside.tolist() == [False, True]

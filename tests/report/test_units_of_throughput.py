@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from predictor.graph.samples import IMAGES, SAMPLES, TOKENS, UNITS, VIDEOS, unit
 from predictor.ops import EmbeddingBag
 from predictor.ops.convolution import Convolution
 from predictor.report.compare import Entry, print_comparison, to_json
+from predictor.report.formats import per_second
 from predictor.report.html_sections import headline
 from predictor.report.json_report import to_dict
 from predictor.report.terminal import print_prediction
+from predictor.report.throughput import throughput
 from predictor.simulate.answer import Prediction
 from predictor.sweep.answers import answer as answers
 
@@ -168,3 +171,9 @@ def test_sweeps_have_the_unit_in_every_row() -> None:
     row, other = answers([{"model": "dlrm-dcnv2", "gpu": "h100"}, {"model": "gpt2", "gpu": "h100"}], 0, None)
     assert row["unit"] == SAMPLES and row["units_per_s"] == pytest.approx(55296e3 / row["latency_ms"])
     assert other["unit"] == TOKENS and other["units_per_s"] == other["tokens_per_s"]
+
+
+def test_a_rate_of_one_is_of_one_thing() -> None:
+    answer = replace(predictor.predict("gpt2", "h100", artifacts="roofline", seq_len=64), latency_s=1.0)
+    assert throughput(answer) == "64 tokens/s, 1 sequence/s"
+    assert [per_second(rate, "steps") for rate in (1.0, 0.5, 2.0)] == ["1 step/s", "0.5 steps/s", "2 steps/s"]

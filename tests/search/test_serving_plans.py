@@ -21,9 +21,10 @@ from predictor.cli.main import main
 from predictor.engines.serve_options import FOLDER, launch_options, listed
 from predictor.engines.vintage import Setting
 from predictor.errors import RequestError, UnsupportedError
+from predictor.files.terminal import Plain
 from predictor.hardware.gpu import load_gpu
 from predictor.report.html_frontier import frontier_svg
-from predictor.report.serving_plan import rows_of, to_html, to_json
+from predictor.report.serving_plan import print_answer, rows_of, to_html, to_json
 from predictor.request.request import Request
 from predictor.search.serving.answer import (
     NEVER,
@@ -191,7 +192,7 @@ def test_a_tighter_sla_is_never_served_better() -> None:
 # ------------------------------------------------------------------------------------------------------ rate, cost
 
 
-def test_the_fewest_gpus_for_a_rate() -> None:
+def test_the_fewest_gpus_for_a_rate(capsys: pytest.CaptureFixture[str]) -> None:
     most = answer(num_gpus=24, rate=40.0, min_gpus=True)
     plan = most.entries[0].plan
     assert plan.rate >= 40.0 * (1 - 1e-9)
@@ -199,6 +200,9 @@ def test_the_fewest_gpus_for_a_rate() -> None:
     assert max((p.rate for p in one_less.best), default=0.0) < 40.0 * 1.001
     more = answer(num_gpus=24, rate=80.0, min_gpus=True).entries[0].plan
     assert plan.gpus <= more.gpus <= 2 * plan.gpus
+    print_answer(most, Plain())
+    said = capsys.readouterr().out.partition(":")[0]
+    assert f" on {plan.gpus} {load_gpu(GPU).label}," in said and " of 24 " not in said
 
 
 def test_a_rate_below_the_most_leaves_speed() -> None:
