@@ -142,7 +142,7 @@ def _imported(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
             raise RequestError(f"{given[0]} belongs to `dataset import csv`; {arguments.source} says it itself")
         return import_source(arguments.source, arguments.path), {}
     from predictor.data.importers import table
-    from predictor.hardware.gpu import list_gpus, load_gpu
+    from predictor.hardware.gpu import list_gpus, load_gpu, text_of
 
     if not arguments.gpu:
         raise RequestError("dataset import csv: expected --gpu, the board that was measured")
@@ -152,7 +152,7 @@ def _imported(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     result = table.read_table(path, gpu, arguments.op, arguments.unit)
     if not arguments.json:
         print(f"{path}: taken as {table.assumed_words(result.frame)}")
-    devices = {} if gpu.id in list_gpus() else {"devices": {gpu.id: gpu.path.read_text(encoding="utf-8")}}
+    devices = {} if gpu.id in list_gpus() else {"devices": {gpu.id: text_of(gpu)}}
     return result, {**table.about(path), **devices}
 
 

@@ -328,6 +328,20 @@ def parse_gpu(text: str, path: Path, files: bool = True) -> GPUSpec:
     )
 
 
+def text_of(gpu: GPUSpec) -> str:
+    """The text of the file of a board, which reads as ``gpu`` in any folder: one that rests on another file is written
+    out, with the source of every value."""
+    text = gpu.path.read_text(encoding="utf-8")
+    base = Document("GPU", text, gpu.path, such_as="sm_count: ...").fields.get("base")
+    if base is None or not is_path(str(base)):
+        return text
+    import json  # JSON is YAML
+
+    quantities = {field: (target, dimension) for field, (target, dimension, _) in QUANTITIES.items()}
+    quantities.update(BY_CAPABILITY)
+    return json.dumps(fields_of(gpu, quantities), indent=1) + "\n"
+
+
 def _take_base(document: Document, path: Path, files: bool) -> None:
     """Fills in what the board that `base:` names has and the file does not say.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -142,6 +143,27 @@ def test_imported_and_calibrated_with_at_the_first_try(tmp_path: Path, capsys: p
     assert "expected --gpu" in capsys.readouterr().err
     assert main(["dataset", "import", "vidur", str(tmp_path), "--gpu", "a40", "--out", other]) == 2
     assert "--gpu belongs to" in capsys.readouterr().err
+
+
+def test_a_board_that_rests_on_another_file_travels_with_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boards = tmp_path / "boards"
+    boards.mkdir()
+    (boards / "first.yaml").write_text('base: a40\nid: first\nsm_count: {value: 80, source: "counted"}\n')
+    (boards / "second.yaml").write_text('base: ./first.yaml\nid: second\nl2: {value: 4 MiB, source: "read"}\n')
+    mine, imported = tmp_path / "mine.csv", tmp_path / "mine.parquet"
+    _products(mine, 0.55, rows=8)
+    words = ["dataset", "import", "csv", str(mine), "--gpu", str(boards / "second.yaml"), "--op", "gemm"]
+    assert main([*words, "--out", str(imported)]) == 0
+    given = load_gpu(str(boards / "second.yaml"))
+    for path in boards.iterdir():
+        path.unlink()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    taken = dataset.devices(dataset.read_meta(imported))["second"]
+    assert replace(taken, path=given.path) == given
 
 
 def test_a_line_that_stands_many_times_counts_once(csv_file: Callable[[str], Path]) -> None:
