@@ -32,16 +32,18 @@ def test_a_point_of_a_grid_takes_a_part_of_a_forecast() -> None:
 
 
 def test_a_forecast_in_a_warm_process() -> None:
-    """3.5 yardsticks, with its interval and all notes (2026-11-24)."""
-    assert speed.warm(60)["yardsticks"] < 1.3 * 3.5
+    """3.6 yardsticks, with its interval and all notes (2026-11-24)."""
+    assert speed.warm(60)["yardsticks"] < 1.3 * 3.6
 
 
 def test_an_answer_of_the_page() -> None:
-    """3.6 yardsticks (2026-11-24); 5.5 with notes and advice that it does not show."""
+    """3.8 yardsticks (2026-11-24); 5.5 with notes and advice that it does not show."""
     assert speed.answers(150)["yardsticks"] < 1.3 * 3.8
 
 
 def test_many_points_stay_in_little_memory() -> None:
-    """420 MiB for 100,000 points, of which 3,000 take 83 (2026-11-24)."""
-    figures = speed.many(3_000)
+    """413 MiB for 100,000 points, of which 3,000 take 83 (2026-11-24)."""
+    code = "import json, speed; print(json.dumps(speed.many(3000)))"  # a process counts the peak of who started it
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=SPEED.parent)
+    figures = json.loads(done.stdout)
     assert 40.0 < figures["peak_mib"] < 1.3 * 83.0, figures
