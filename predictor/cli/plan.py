@@ -70,10 +70,11 @@ def run(arguments: argparse.Namespace) -> int:
             raise RequestError(f"--emit {arguments.emit}: no plan fits; {enough or 'expected more GPUs'}")
         from predictor.search.training.emit import Emitted, emit
 
-        work = searched.run.work
+        work, training = searched.run.work, searched.run.work.training
+        assert training is not None
         part = searched.system.shared_by(chosen.plan.groups)
         about = Emitted(searched.run.config, searched.batch, work.seq_len, work.dtype, part.gpus_per_node,
-                        work.execution, work.optimizer, work.attention)  # fmt: skip
+                        work.execution, training.optimizer, work.attention)  # fmt: skip
         text = more["emit"] = emit(arguments.emit, chosen.plan, about)
     if out is not None:
         _write(searched, out)

@@ -90,10 +90,10 @@ def _recording(forecasted: Forecast) -> Recording:
     config, work, numbers = run.config, run.work, run.numbers
     if work.mode == "generate" or work.prompt_lens:
         raise UnsupportedError("--save-graph: one pass alone; expected --mode forward, prefill, decode or train")
-    train = work.mode == "train"
-    batch = (work.micro_batch or work.batch) if train else work.batch
-    length = 1 if work.mode == "decode" else work.seq_len
-    step = make_step(work, numbers, work.mode, length, work.context_len, batch)
-    accumulate = (work.batch > batch or work.optimizer == "none") if train else None
+    training = work.training
+    batch = work.batch if training is None else training.micro_batch or work.batch
+    length, context = (1, work.given_len) if work.mode == "decode" else (work.seq_len, 0)
+    step = make_step(work, numbers, work.mode, length, context, batch)
+    accumulate = None if training is None else work.batch > batch or training.optimizer == "none"
     recording = config.recording(step, accumulate, work.parallelism.tp, numbers.name)
     return replace(recording, graph=with_backward(recording.graph, accumulate))

@@ -23,7 +23,7 @@ from predictor.ops.gemm import Gemm
 
 if TYPE_CHECKING:
     from predictor.engines.scheduling import Batching
-    from predictor.engines.vintage import KernelRule, Scheduler, Training, Vintage
+    from predictor.engines.vintage import KernelRule, Scheduler, TrainingFramework, Vintage
 
 #: What the CPU does while the GPU runs: it makes every framework call of eager PyTorch, it launches every kernel, it
 #: launches captured pieces and the kernels between them that look at the cache, or nothing, as all was captured in one
@@ -162,7 +162,7 @@ class Engine:
         return releases[-1] if releases else None
 
     @property
-    def training(self) -> Training | None:
+    def training(self) -> TrainingFramework | None:
         """How this release trains on many GPUs; None for one that does not."""
         vintage = self.vintage()
         return vintage.training if vintage is not None else None

@@ -27,8 +27,8 @@ class Launch:
     ``label`` names the plan; ``schedule`` is one of `predictor.request.parallelism.SCHEDULES`, ``recompute`` what runs
     again in the backward pass, in ``recompute_layers`` of the model's ``layers`` (0: in all); ``batch`` the global one;
     ``gpus_per_node`` those of a node; ``stage_layers``: layers of every stage, where they are not shared out evenly.
-    ``execution`` is what the forecast is of, ``optimizer`` and ``attention`` as `predictor.request.workload.Workload`
-    has them; ``etp`` GPUs share the width of an expert (0: the model has none).
+    ``execution`` is what the forecast is of, ``optimizer`` and ``attention`` as a workload
+    (`predictor.request.workload`) has them; ``etp`` GPUs share the width of an expert (0: the model has none).
     """
 
     label: str

@@ -313,7 +313,7 @@ class SamplingSteps:
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class TrainingFramework:
     """How a framework trains on many GPUs.
 
     What runs beside computation: ``tensor_overlaps``, collectives of tp, cp and ep wherever nothing waits for them;
@@ -384,4 +384,4 @@ class Vintage:
     sampler: SamplingSteps | None = None
     since: str = ""
     unasked: str = "greedy"
-    training: Training | None = None
+    training: TrainingFramework | None = None

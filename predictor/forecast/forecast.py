@@ -124,7 +124,7 @@ class Forecast:
             return self.step.phases_s
         first, *rest = self.stages
         mode = self.run.work.mode
-        if mode == "train":
+        if self.run.work.training is not None:
             forward_s, passes = first.up_to(first.stage.forward).total_s, first.stage.weight
             return {
                 "forward": forward_s * passes,
@@ -137,7 +137,9 @@ class Forecast:
             return {mode: self.latency_s}
         decode_s = self.latency_s - first.each_s if rest else 0.0
         phases = {"prefill": first.each_s, "decode": decode_s, "ttft": first.each_s}
-        return phases | ({"tpot": decode_s / (self.run.work.output_len - 1)} if rest else {})
+        serving = self.run.work.serving
+        assert serving is not None
+        return phases | ({"tpot": decode_s / (serving.output_len - 1)} if rest else {})
 
     @property
     def busy_s(self) -> dict[str, float]:
@@ -188,9 +190,9 @@ class Forecast:
     @property
     def tokens(self) -> Any:
         """Tokens processed, by every step of a forward run anew, or made in decode and generate."""
-        work = self.run.work
-        if work.mode == "generate":
-            return plain(work.batch * work.output_len * 1.0)
+        work, serving = self.run.work, self.run.work.serving
+        if serving is not None and serving.mode == "generate":
+            return plain(work.batch * serving.output_len * 1.0)
         each = work.batch if work.mode == "decode" else sum(work.prompt_lens) or work.batch * work.tokens_each
         return plain(each * work.steps * 1.0)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from predictor.engines.vintage import Training
+from predictor.engines.vintage import TrainingFramework
 from predictor.files.records import replace
 from predictor.formats.dtypes import bytes_of
 from predictor.graph.graph import Block, Node
@@ -98,7 +98,7 @@ class Sums(NamedTuple):
     its main gradients' dtype, by the product itself where it does that."""
 
     asked: bool
-    training: Training | None
+    training: TrainingFramework | None
 
     def of(self, op: Op) -> Accumulate | None:
         """The kernel that adds the gradients of an operator's weights; None where there is none."""

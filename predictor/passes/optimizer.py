@@ -3,7 +3,7 @@ before and after it."""
 
 from __future__ import annotations
 
-from predictor.engines.vintage import Training
+from predictor.engines.vintage import TrainingFramework
 from predictor.files.records import replace
 from predictor.graph.graph import OPTIMIZER, Graph, Node
 from predictor.ops.base import Op
@@ -14,7 +14,7 @@ from predictor.passes.autograd import optimizer_graph
 _FUSED = {"adam": "adam_fused"}
 
 
-def update_graph(parameters: int, kind: str, mixed: bool, training: Training | None) -> Graph:
+def update_graph(parameters: int, kind: str, mixed: bool, training: TrainingFramework | None) -> Graph:
     """One step of the optimizer over ``parameters`` fp32 parameters; an empty graph for kind "none".
 
     ``training.norm_and_clip``: with fp32 main gradients, as Megatron's mixed-precision optimizer runs it (unscale and

@@ -73,7 +73,7 @@ class Entry:
     def cost_per_1000_steps(self) -> float | None:
         """Dollars for a thousand steps of training; None in other modes."""
         dollars = self.dollars_per_s
-        if dollars is None or self.answer is None or self.answer.workload.mode != "train":
+        if dollars is None or self.answer is None or self.answer.workload.training is None:
             return None
         return dollars * 1e3 * self.answer.latency_s
 
@@ -122,10 +122,14 @@ def print_comparison(entries: Sequence[Entry], console: Screen) -> None:
             say(console, f"{name}: {entry.trouble}")
     for note, names in _notes(entries, many_models).items():
         say(console, f"{', '.join(names)}: {note}")
-    answers = [entry.answer for entry in entries if entry.answer is not None]
-    for what in ("dtype", "kv_dtype", "attention"):
-        if len({getattr(answer.workload, what) for answer in answers}) > 1:
-            name = what.replace("_", "-")
+    works = [entry.answer.workload for entry in entries if entry.answer is not None]
+    formats = {
+        "dtype": {work.dtype for work in works},
+        "kv-dtype": {work.serving.kv_dtype for work in works if work.serving is not None},
+        "attention": {work.attention for work in works},
+    }
+    for name, values in formats.items():
+        if len(values) > 1:
             say(console, f"{name} differs between rows; --{name} sets the same one for all.")
 
 
@@ -147,18 +151,22 @@ def _first_line(entries: Sequence[Entry]) -> str:
     first = entries[0]
     works = [entry.answer.workload for entry in entries if entry.answer is not None]
     parts = [f"{len(entries)} models on {first.gpu}" if _many_models(entries) else first.model]
-    names = ["mode", "batch"]
+    served = [work.serving for work in works if work.serving is not None]
+    said = {"mode": [work.mode for work in works], "batch": [str(work.batch) for work in works]}
     if works[0].prompt_lens:
         parts.append(f"ragged batch of {len(works[0].prompt_lens)}")
     elif any(entry.answer is not None and entry.answer.lengths_matter for entry in entries):
-        names.append("context_len" if works[0].mode == "decode" else "seq_len")
-    names += ["output_len"] if works[0].mode == "generate" else []
-    names += ["steps"] if works[0].steps > 1 else []
-    names += ["dtype", *(["kv_dtype"] if works[0].kv_dtype else []), "execution", "attention"]
-    words = {"dtype": dtype_words, "kv_dtype": kv_words, "execution": execution_words}
-    for name in names:
-        values = sorted({words[name](work) if name in words else str(getattr(work, name)) for work in works})
-        parts.append(f"{name.replace('_', '-')} {' or '.join(values)}")
+        said["context-len" if works[0].mode == "decode" else "seq-len"] = [str(work.given_len) for work in works]
+    if works[0].mode == "generate":
+        said["output-len"] = [str(serving.output_len) for serving in served]
+    if works[0].steps > 1:
+        said["steps"] = [str(work.steps) for work in works]
+    said["dtype"] = [dtype_words(work) for work in works]
+    if served:
+        said["kv-dtype"] = [kv_words(serving) for serving in served]
+    said["execution"] = [execution_words(work) for work in works]
+    said["attention"] = [work.attention for work in works]
+    parts += [f"{name} {' or '.join(sorted(set(values)))}" for name, values in said.items()]
     gpus = works[0].parallelism.num_gpus
     parts.append(f"{gpus} GPU" + "s" * (gpus > 1))
     changed = next((entry.answer.gpu_set for entry in entries if entry.answer is not None), ())
@@ -294,4 +302,4 @@ def _value(entry: Entry) -> str:
 
 
 def _training(entries: Sequence[Entry]) -> bool:
-    return any(entry.answer is not None and entry.answer.workload.mode == "train" for entry in entries)
+    return any(entry.answer is not None and entry.answer.workload.training is not None for entry in entries)

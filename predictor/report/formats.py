@@ -8,6 +8,7 @@ from predictor.files.units import TIMES, digits, in_unit
 from predictor.files.units import seconds as seconds
 from predictor.kernels.interval import LEVEL
 from predictor.request.numbers import CHECKPOINT
+from predictor.request.serving import Serving
 from predictor.request.workload import Workload
 from predictor.simulate.memory import Memory
 
@@ -133,6 +134,6 @@ def dtype_words(work: Workload) -> str:
     return f"{work.dtype} (checkpoint)" if work.dtype_source == CHECKPOINT else work.dtype
 
 
-def kv_words(work: Workload) -> str:
+def kv_words(serving: Serving) -> str:
     """The KV cache's dtype, and that it is the checkpoint's where it is."""
-    return f"{work.kv_dtype} (checkpoint)" if work.kv_dtype_source == CHECKPOINT else work.kv_dtype
+    return f"{serving.kv_dtype} (checkpoint)" if serving.kv_dtype_source == CHECKPOINT else serving.kv_dtype

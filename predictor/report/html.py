@@ -13,7 +13,6 @@ from predictor.engines.registry import ALL_GATHER
 from predictor.files.records import dataclass
 from predictor.forecast.forecast import Forecast
 from predictor.forecast.sensitivity import sensitivities
-from predictor.models.base import CACHED
 from predictor.report.detail import layers, points
 from predictor.report.explain import explain_section
 from predictor.report.formats import dtype_words, kv_words, overhead, release_of, seconds
@@ -99,31 +98,28 @@ def _contents(answer: Prediction) -> list[tuple[str, str]]:
 
 def settings(answer: Prediction) -> list[tuple[str, str]]:
     """Every flag of the run with its value, defaults included, as `predict` takes them."""
-    work = answer.workload
+    work, training, serving = answer.workload, answer.workload.training, answer.workload.serving
     flags: list[tuple[str, str]] = [("mode", work.mode), ("batch", str(work.batch))]
     if work.prompt_lens:
         flags.append(("prompt_lens", ",".join(str(n) for n in work.prompt_lens)))
     elif work.mode == "decode":
-        flags.append(("context_len", str(work.context_len)))
+        flags.append(("context_len", str(work.given_len)))
     else:
         flags.append(("seq_len", str(work.seq_len)))
-    if work.mode == "generate":
-        flags.append(("output_len", str(work.output_len)))
+    if serving is not None and serving.output_len:
+        flags.append(("output_len", str(serving.output_len)))
     if work.steps > 1:
         flags.append(("steps", str(work.steps)))
     flags.append(("dtype", CHECKPOINT if work.dtype_source == CHECKPOINT else work.dtype))
-    if work.kv_dtype:
-        flags.append(("kv_dtype", work.kv_dtype))
+    if serving is not None:
+        flags.append(("kv_dtype", serving.kv_dtype))
     flags.append(("execution", work.execution))
     if work.software:
         flags.append(("software", work.software))
     flags.append(("attention", work.attention))
-    if work.mode == "train":
-        flags.append(("optimizer", work.optimizer))
-        if work.micro_batch:
-            flags.append(("micro_batch", str(work.micro_batch)))
-        shown = {name for name, _ in flags}
-        flags += [(name, str(value)) for name, value in work.training_words.items() if name not in shown]
+    if training is not None:
+        flags.append(("optimizer", training.optimizer))
+        flags += [(name, str(value)) for name, value in training.asked.items() if name != "optimizer"]
     if work.parallelism.num_gpus > 1 and work.system is not None:
         flags += [(name, "" if value is True else str(value)) for name, value in work.parallelism.asked.items()]
         if work.all_to_all != ALL_GATHER:
@@ -133,12 +129,12 @@ def settings(answer: Prediction) -> list[tuple[str, str]]:
         flags.append(("routing", str(work.routing)))
     if answer.cpu_busy_s:
         flags.append(("launch_overhead", f"{work.launch_overhead_s * 1e6:.6g}us"))
-    if work.step_overhead_s is not None and work.mode in CACHED:
-        flags.append(("step_overhead", f"{work.step_overhead_s * 1e3:.6g}ms"))
+    if serving is not None and serving.step_overhead_s is not None:
+        flags.append(("step_overhead", f"{serving.step_overhead_s * 1e3:.6g}ms"))
     if work.kernel_gap_s is not None:
         flags.append(("kernel_gap", f"{work.kernel_gap_s * 1e6:.6g}us"))
-    if work.sampling != GREEDY:
-        flags.append(("sampling", work.sampling))
+    if serving is not None and serving.sampling != GREEDY:
+        flags.append(("sampling", serving.sampling))
     if work.memory_fraction is not None or answer.memory.fraction < 1.0:
         flags.append(("memory_fraction", repr(answer.memory.fraction)))
     return flags
@@ -149,10 +145,13 @@ def settings_shown(answer: Prediction) -> list[tuple[str, str]]:
     work = answer.workload
     release = f" (release {release_of(work)})" if release_of(work) else ""
     said = {
-        "dtype": dtype_words(work), "kv_dtype": kv_words(work), "software": f"{work.software}{release}",
+        "dtype": dtype_words(work), "software": f"{work.software}{release}",
         "launch_overhead": overhead(work) + " (assumed)" * work.launch_overhead_assumed,
-        "micro_batch": f"{work.micro_batch}{' (assumed)' * work.micro_batch_assumed}",
     }  # fmt: skip
+    if work.serving is not None:
+        said["kv_dtype"] = kv_words(work.serving)
+    if work.training is not None and work.training.micro_batch_assumed:
+        said["micro_batch"] = f"{work.training.micro_batch} (assumed)"
     return [(name, said.get(name, value)) for name, value in settings(answer)]
 
 

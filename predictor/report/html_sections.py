@@ -38,7 +38,7 @@ def headline(answer: Prediction) -> Markup:
 def _what(answer: Prediction) -> str:
     work = answer.workload
     many = work.batch > 1
-    tokens, cache = f" of {work.seq_len:,} tokens{' each' * many}", f" with {work.context_len:,} tokens in the cache"
+    tokens, cache = f" of {work.seq_len:,} tokens{' each' * many}", f" with {work.given_len:,} tokens in the cache"
     if work.prompt_lens:
         tokens = f" of {sum(work.prompt_lens):,} tokens in all"
         cache = f" with {sum(work.prompt_lens):,} tokens in the cache in all"
@@ -47,7 +47,8 @@ def _what(answer: Prediction) -> str:
     if not answer.lengths_matter:
         tokens = ""
     sequences = f"{work.batch:,} {answer.entries if many else answer.entries.removesuffix('s')}"
-    output = f"{work.output_len:,} token{'s' * (work.output_len > 1)}"
+    made = 0 if work.serving is None else work.serving.output_len
+    output = f"{made:,} token{'s' * (made > 1)}"
     passes = f"{work.steps:,} forward passes" if work.steps > 1 else "a forward pass"
     return {
         "forward": f"for {passes} over {sequences}{tokens}",
@@ -84,7 +85,7 @@ def _figures(answer: Prediction) -> list[tuple[str, str]]:
         figures.append(("time to first token", seconds(answer.ttft_s)))
     if answer.tpot_s is not None:
         figures.append(("time per output token", seconds(answer.tpot_s)))
-    if work.mode == "train":
+    if work.training is not None:
         figures += [(f"{name}", seconds(answer.phases_s[name])) for name in ("forward", "backward", "optimizer")]
     if answer.between_kernels_s:
         figures.append(("between kernels", seconds(answer.between_kernels_s)))

@@ -7,8 +7,9 @@ from typing import Any
 
 from predictor.engines.registry import ALL_GATHER
 from predictor.kernels.interval import LEVEL
-from predictor.models.base import CACHED
 from predictor.report.formats import release_of
+from predictor.request.parallelism import Parallelism
+from predictor.request.training import Training
 from predictor.request.workload import Workload
 from predictor.simulate.answer import SCHEMA_VERSION, ClassTime, NodeTime, Prediction
 from predictor.simulate.memory import Memory
@@ -53,33 +54,33 @@ def _explain(answer: Prediction) -> dict[str, Any]:
 
 
 def _workload(answer: Prediction) -> dict[str, Any]:
-    work = answer.workload
+    work, training, serving = answer.workload, answer.workload.training, answer.workload.serving
     return {
         "num_gpus": work.parallelism.num_gpus,
         **{name: getattr(work.parallelism, name) for name in ("tp", "pp", "dp", "cp", "ep")},
         "all_to_all": _all_to_all(work),
-        **(_training(work) if work.mode == "train" else {}),
+        **({} if training is None else _training(work.parallelism, training)),
         "system": None if work.system is None else work.system.id,
         "gpus_per_node": None if work.system is None else min(work.system.gpus_per_node, work.parallelism.num_gpus),
         "mode": work.mode,
         "batch": work.batch,
         "seq_len": work.seq_len,
-        "output_len": work.output_len,
+        "output_len": 0 if serving is None else serving.output_len,
         "steps": work.steps,
-        "context_len": work.context_len,
+        "context_len": 0 if serving is None else serving.context_len,
         "prompt_lens": list(work.prompt_lens),
         "routing": None if work.routing is None else str(work.routing),
-        "micro_batch": work.micro_batch,
+        "micro_batch": 0 if training is None else training.micro_batch,
         "dtype": work.dtype,
         "dtype_source": work.dtype_source,
-        "kv_dtype": work.kv_dtype or None,
-        "kv_dtype_source": work.kv_dtype_source if work.kv_dtype else None,
+        "kv_dtype": None if serving is None else serving.kv_dtype,
+        "kv_dtype_source": None if serving is None else serving.kv_dtype_source,
         "execution": work.execution,
         "software": work.software or None,
         "release": release_of(work) or None,
-        "sampling": work.sampling if work.mode in CACHED else None,
+        "sampling": None if serving is None else serving.sampling,
         "attention": work.attention,
-        "optimizer": work.optimizer if work.mode == "train" else None,
+        "optimizer": None if training is None else training.optimizer,
         "launch_overhead_us": work.launch_overhead_s * 1e6 if answer.cpu_busy_s else None,
     }
 
@@ -87,28 +88,29 @@ def _workload(answer: Prediction) -> dict[str, Any]:
 def _all_to_all(work: Workload) -> str | None:
     """How tokens come to experts of other GPUs; None where there are none of those."""
     over = work.parallelism
-    if work.mode == "train":
+    if work.training is not None:
         return ("nccl" if work.all_to_all == ALL_GATHER else work.all_to_all) if over.ep > 1 else None
-    return work.all_to_all if work.mode in CACHED and over.dp > 1 and work.routing else None
+    return work.all_to_all if work.serving is not None and over.dp > 1 and work.routing else None
 
 
-def _training(work: Workload) -> dict[str, Any]:
+def _training(over: Parallelism, training: Training) -> dict[str, Any]:
     """How a step of training is spread over GPUs."""
-    over = work.parallelism
     return {
         "sp": over.sp, "vpp": over.vpp, "shard": over.shard,
-        "schedule": over.order if over.pp > 1 else None, "recompute": work.recompute,
+        "schedule": over.order if over.pp > 1 else None, "recompute": training.recompute,
         "stage_layers": list(over.stage_layers) or None,
         "cp_comm": over.cp_comm if over.cp > 1 else None, "tp_overlap": over.tp_overlap,
-        "ep_overlap": over.ep_overlap, "lora": work.lora,
-        "mean_len": work.mean_len, "masked_tokens": work.masked_tokens, "capacity_factor": work.capacity_factor,
-        "dp_overlap": over.dp_overlap or None, "cuda_graphs": work.cuda_graphs,
+        "ep_overlap": over.ep_overlap, "lora": training.lora, "mean_len": training.mean_len,
+        "masked_tokens": training.masked_tokens, "capacity_factor": training.capacity_factor,
+        "dp_overlap": over.dp_overlap or None, "cuda_graphs": training.cuda_graphs,
     }  # fmt: skip
 
 
 def _assumed_of_the_run(answer: Prediction) -> list[str]:
-    work = answer.workload
-    assumed = [f"micro_batch={work.micro_batch}"] if work.micro_batch_assumed else []
+    work, training = answer.workload, answer.workload.training
+    assumed = []
+    if training is not None and training.micro_batch_assumed:
+        assumed.append(f"micro_batch={training.micro_batch}")
     if work.launch_overhead_assumed and answer.cpu_busy_s:
         assumed.append(f"launch_overhead={work.launch_overhead_s * 1e6:.6g}us")
     return assumed
@@ -144,7 +146,7 @@ def _times(answer: Prediction) -> dict[str, Any]:
 
 
 def _exchanged(answer: Prediction) -> dict[str, Any]:
-    if answer.workload.mode != "train":
+    if answer.workload.training is None:
         return {}
     exposed = {name: t * 1e3 for name, t in answer.exposed_s.items()}
     return {"exposed_ms": exposed, "bubble_share": answer.bubble_s / answer.latency_s}

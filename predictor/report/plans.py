@@ -43,7 +43,8 @@ def row(plans: PricedPlans, entry: Priced) -> dict[str, Any]:
 def to_json(plans: PricedPlans, most: int, more: dict[str, Any], enough: FewestGpusToTrain | None = None) -> str:
     """The JSON text: the best ``most`` plans that fit; ``more`` beside them. Where none fits, the plan that needs
     least and what would be ``enough``."""
-    work = plans.run.work
+    work, training = plans.run.work, plans.run.work.training
+    assert training is not None
     document = {
         "schema_version": 1,
         "model": plans.run.config.name,
@@ -56,7 +57,7 @@ def to_json(plans: PricedPlans, most: int, more: dict[str, Any], enough: FewestG
         "dtype": work.dtype,
         "execution": work.execution,
         "software": work.software or None,
-        "optimizer": work.optimizer,
+        "optimizer": training.optimizer,
         "plans_legal": plans.legal,
         "plans_fitting": len(plans.fitting),
         "plans": [row(plans, entry) for entry in plans.fitting[:most]],
@@ -81,12 +82,13 @@ def _nearest(plans: PricedPlans) -> dict[str, Any]:
 
 def print_plans(plans: PricedPlans, most: int, console: Screen, enough: FewestGpusToTrain | None = None) -> None:
     """What was asked, and the best plans that fit."""
-    work = plans.run.work
+    work, training = plans.run.work, plans.run.work.training
+    assert training is not None
     counts = " or ".join(f"{count:,}" for count in plans.num_gpus)
     head = (
         f"{plans.run.config.name} on {counts} x {plans.run.gpu.label} ({plans.system.id}): global batch"
         f" {plans.batch:,}, seq-len {work.seq_len}, dtype {work.dtype}, execution {work.execution}, optimizer"
-        f" {work.optimizer}"
+        f" {training.optimizer}"
     )
     say(console, head, clauses=True)
     console.print()

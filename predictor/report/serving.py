@@ -30,7 +30,8 @@ POINTS = 200
 def to_dict(served: Served, goals: Goals, ranges: Mapping[str, Range] | None = None) -> dict[str, Any]:
     """The JSON object; ``ranges``: of the means of ttft, tpot and latency, seconds."""
     deployment, traffic = served.deployment, served.traffic
-    work, rules = deployment.run.work, deployment.rules
+    work, rules, serving = deployment.run.work, deployment.rules, deployment.run.work.serving
+    assert serving is not None
     span, gpus = served.span_s, _gpus(served.deployment) + (_gpus(served.prompts) if served.prompts else 0)
     good = goals.met(served)
     cached = int(sum(served.found_tokens))
@@ -46,7 +47,7 @@ def to_dict(served: Served, goals: Goals, ranges: Mapping[str, Range] | None = N
         "execution": work.execution,
         "release": release_of(work),
         "dtype": work.dtype,
-        "kv_dtype": work.kv_dtype,
+        "kv_dtype": serving.kv_dtype,
         "max_num_seqs": rules.sequences,
         "max_num_batched_tokens": rules.tokens,
         "scheduler": rules.order,

@@ -31,35 +31,35 @@ from predictor.simulate.answer import Prediction
 
 def first_line(answer: Prediction) -> str:
     """Every setting of the run, defaults included."""
-    work = answer.workload
+    work, training, serving = answer.workload, answer.workload.training, answer.workload.serving
     parts = [answer.model, f"on {answer.gpu}{_set(answer)}", f"mode {work.mode}", f"batch {work.batch}"]
     if work.prompt_lens:
         shown = ",".join(str(n) for n in work.prompt_lens[:8]) + (",..." if len(work.prompt_lens) > 8 else "")
         parts.append(f"prompt-lens {shown}")
     elif work.mode == "decode":
-        parts.append(f"context-len {work.context_len}")
+        parts.append(f"context-len {work.given_len}")
     elif answer.lengths_matter:
         parts.append(f"seq-len {work.seq_len}")
-    if work.mode == "generate":
-        parts.append(f"output-len {work.output_len}")
+    if serving is not None and serving.output_len:
+        parts.append(f"output-len {serving.output_len}")
     if work.steps > 1:
         parts.append(f"steps {work.steps}")
     parts += [f"dtype {dtype_words(work)}"]
-    if work.kv_dtype:
-        parts.append(f"kv-dtype {kv_words(work)}")
+    if serving is not None:
+        parts.append(f"kv-dtype {kv_words(serving)}")
     parts += [f"execution {execution_words(work)}", f"attention {work.attention}", _gpus(work)]
-    if work.mode == "train":
-        parts.append(f"optimizer {work.optimizer}")
-        assumed = " (assumed)" if work.micro_batch_assumed else ""
-        parts += [f"micro-batch {work.micro_batch}{assumed}"] if work.micro_batch else []
-        parts += [f"recompute {work.recompute}"] if work.recompute != "none" else []
+    if training is not None:
+        parts.append(f"optimizer {training.optimizer}")
+        assumed = " (assumed)" if training.micro_batch_assumed else ""
+        parts += [f"micro-batch {training.micro_batch}{assumed}"] if training.micro_batch else []
+        parts += [f"recompute {training.recompute}"] if training.recompute != "none" else []
     if work.routing is not None:
         parts.append(f"routing {work.routing}")
     if answer.cpu_busy_s:
         assumed = " (assumed)" if work.launch_overhead_assumed else ""
         parts.append(f"launch-overhead {overhead(work)}{assumed}")
-    if work.step_overhead_s:
-        parts.append(f"step-overhead {given(work.step_overhead_s)}")
+    if serving is not None and serving.step_overhead_s:
+        parts.append(f"step-overhead {given(serving.step_overhead_s)}")
     if work.kernel_gap_s is not None:
         parts.append(f"kernel-gap {given(work.kernel_gap_s)}")
     return f"{parts[0]} {parts[1]}: {', '.join(parts[2:])}"
@@ -79,7 +79,7 @@ def _gpus(work: Workload) -> str:
     parts += [f"etp {over.etp}"] if over.etp else []
     parts += ["sp"] if over.sp else []
     parts += [f"layers {','.join(map(str, over.stage_layers))}"] if over.stage_layers else []
-    parts += [over.order] if over.pp > 1 and work.mode == "train" else []
+    parts += [over.order] if over.pp > 1 and work.training is not None else []
     parts += [f"shard {over.shard}"] if over.shard != NO_SHARD else []
     whole = work.system.whole
     part = "" if whole is None else f" ({work.system.gpus_per_node} of the {whole.gpus_per_node} of each node)"

@@ -3,7 +3,7 @@
 A row says a word's type, default, choices, unit, range, the modes that take it, its group and its help. Derived from
 the rows: `predictor.request.request.Request` and with it `predictor.predict`, the options and the --help of the verbs,
 the fields of the page, completion, the keys of a sweep, the columns of a suite, the values of `tilecast plan --only`,
-and what `Workload` and `Parallelism` refuse.
+and what `Workload`, `Training`, `Serving` and `Parallelism` refuse. The modes of a row say which of these has the word.
 """
 
 from __future__ import annotations
@@ -163,6 +163,18 @@ class Option:
             self._check_real(value)
         if row.choices and value != self.default:
             one_of(self.name, value, self.choices)
+
+    def refuse(self, value: object) -> None:
+        """RequestError, one line, for a value that asks for something, in a mode that does not take the word."""
+        if value is None or value is self.default:
+            return
+        self.check(value)
+        if value == self.default or value == 0:
+            return
+        *others, last = self.row.modes
+        modes = f"{', '.join(others)} and {last} take" if others else f"{last} takes"
+        shown = f"{value:g} s" if self.row.unit == "TIME" else f"{value}"
+        raise RequestError(f"{self.flag} {shown}: only --mode {modes} it")
 
     def _check_real(self, value: object) -> None:
         row, limits = self.row, []
@@ -331,8 +343,7 @@ class Words:
         GPUS, "tokens travel to experts and back beside another micro-batch's passes; needs --ep", modes=TRAIN))
     all_to_all: str = field(default=ALL_GATHER, metadata=row(
         GPUS, "how tokens reach experts over --dp in serving: {choices}; in train over --ep by deepep, else by"
-        " nccl's copies", choices=exchanges, unit="HOW",
-        verbs=(SERVE,)))
+        " nccl's copies", choices=exchanges, modes=("train", *CACHED), unit="HOW", verbs=(SERVE,)))
     system: str | Path | SystemSpec | None = field(default=None, metadata=row(
         GPUS, "what joins the GPUs: the name of a system, or a YAML file", usual="the GPU's usual system",
         choices=list_systems, unit="NAME", verbs=(SERVE, PLAN)))
@@ -527,3 +538,30 @@ SERVE_PLANS: dict[str, Option] = _named(
 def words_of(verb: str) -> tuple[str, ...]:
     """The words of the table that ``verb`` takes, too: `SERVE` or `PLAN`."""
     return tuple(name for name, option in OPTIONS.items() if verb in option.row.verbs)
+
+
+def words_of_modes(modes: Sequence[str]) -> tuple[str, ...]:
+    """The words of the table that ``modes`` take, all or some of them, and no other mode."""
+    return tuple(name for name, option in OPTIONS.items() if option.row.modes and set(option.row.modes) <= set(modes))
+
+
+#: A record's word -> the default that its row says, which needs no check, and the row.
+Checks = tuple[tuple[str, Any, Option], ...]
+#: Of these a release, a checkpoint, an alias or a file says more than a list.
+_READ_ELSEWHERE = ("execution", "dtype", "kv_dtype", "system", "mode")
+
+
+def checks_of(fields: Sequence[str]) -> Checks:
+    """What `check_words` needs of a data class with these fields: its words that are sizes, switches, or one of a
+    list."""
+    options = (OPTIONS[name] for name in fields if name in OPTIONS and name not in _READ_ELSEWHERE)
+    listed = (option for option in options if option.kind in ("whole", "switch") or option.row.choices)
+    return tuple((option.name, option.default, option) for option in listed)
+
+
+def check_words(record: object, checks: Checks) -> None:
+    """RequestError, one line, for the first value of a record that its row does not allow."""
+    for name, usual, option in checks:
+        value = getattr(record, name)
+        if value is not usual or usual is None:  # most are
+            option.check(value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from math import gcd
 
 from predictor.errors import RequestError
@@ -15,8 +14,9 @@ from predictor.request.options import (
     NO_SHARD,
     ON,
     ONE_F_ONE_B,
-    OPTIONS,
     RING,
+    check_words,
+    checks_of,
 )
 from predictor.request.words import flag
 
@@ -62,8 +62,7 @@ class Parallelism:
     ep_overlap: bool = False
 
     def __post_init__(self) -> None:
-        for option in _CHECKED:
-            option.check(getattr(self, option.name))
+        check_words(self, _CHECKED)
         if self.tp_overlap and not self.sp:
             raise RequestError("--tp-overlap: needs --sp, whose collectives it overlaps; expected --sp")
         if self.ep_overlap and self.ep == 1:
@@ -194,5 +193,4 @@ class Parallelism:
         return {name: value for name, value in asked.items() if value is True or value not in (1, False, NO_SHARD, "")}
 
 
-#: Words of the table that are fields here, each checked as its row says; `stage_layers` is read before.
-_CHECKED = tuple(OPTIONS[each.name] for each in fields(Parallelism) if each.name != "stage_layers")
+_CHECKED = checks_of(Parallelism.__match_args__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from functools import wraps
 from inspect import signature
 from operator import attrgetter
@@ -19,10 +19,12 @@ from predictor.models.base import CACHED, MODES, Feature, Model
 from predictor.models.forms import model_of
 from predictor.request.instance import of_instance
 from predictor.request.numbers import Cache, cached, default_attention, dtype_word, experts_as_they_are, numbers_of
-from predictor.request.options import OPTIONS, Words
+from predictor.request.options import OPTIONS, TRAIN, Words, words_of_modes
 from predictor.request.parallelism import Parallelism
 from predictor.request.routing import router_of
 from predictor.request.run import Run
+from predictor.request.serving import Serving
+from predictor.request.training import Training
 from predictor.request.words import (
     LARGEST_DEGREE,
     kernel_gap_seconds,
@@ -93,39 +95,27 @@ class Request(Words):
         numbers, kv_source = cached(numbers, config.checkpoint, self.kv_dtype, cache)
         numbers = replace(numbers, notes=numbers.notes + notes) if notes else numbers
         degrees = _degrees(self)
-        micro_batch = _micro_batch(self, config)
         launch_s, assumed = _launch_overhead(self.launch_overhead, gpu, engine)
+        OPTIONS["mode"].check(self.mode)
         work = Workload(
-            mode=self.mode,
-            **sizes,
+            batch=sizes["batch"],
+            seq_len=sizes["seq_len"],
             dtype=numbers.name,
             execution=engine.name,
             attention=attention,
-            micro_batch=micro_batch,
-            micro_batch_assumed=micro_batch != self.micro_batch,
-            optimizer=self.optimizer,
-            recompute=self.recompute,
+            training=_training(self, config),
+            serving=_serving(self, sizes, numbers.kv, kv_source),
             launch_overhead_s=launch_s,
             launch_overhead_assumed=assumed,
             parallelism=degrees,
             prompt_lens=lens,
-            step_overhead_s=None if self.step_overhead is None else step_overhead_seconds(self.step_overhead),
             kernel_gap_s=None if self.kernel_gap is None else kernel_gap_seconds(self.kernel_gap),
             software=self.software,
-            sampling=self.sampling,
             system=_system(self.system, gpu, degrees),
             memory_fraction=self.memory_fraction,
-            offload_layers=self.offload_layers,
-            lora=self.lora,
-            mean_len=self.mean_len,
-            masked_tokens=self.masked_tokens,
-            capacity_factor=self.capacity_factor,
-            cuda_graphs=self.cuda_graphs,
             all_to_all=self.all_to_all,
             steps=1 if self.steps is None else self.steps,
             dtype_source=source,
-            kv_dtype=numbers.kv if self.mode in CACHED else "",
-            kv_dtype_source=kv_source,
             routing=router_of(self.routing, 0 if config.expert_capacity else config.experts, config.top_k),
         )
         _check_length(config, work)
@@ -135,6 +125,9 @@ class Request(Words):
 
 #: Words that are sizes: of the others follows all of a run but its lengths.
 SIZES = ("batch", "seq_len", "context_len", "output_len")
+#: Words that training alone takes, and those of the modes with a KV cache.
+_TRAINS = tuple(name for name in words_of_modes(TRAIN) if name not in Parallelism.__match_args__)
+_SERVES = words_of_modes(CACHED)
 _words_of = attrgetter(*(name for name in OPTIONS if name not in SIZES))
 
 
@@ -159,7 +152,7 @@ class Runs:
             sizes = _sizes(asked, run.config)
             engine, numbers = run.work.engine, run.numbers.name
             if _attention(first, run.config, run.gpu, engine, numbers, sizes["seq_len"]) == run.work.attention:
-                work = replace(run.work, **sizes)
+                work = run.work.changed(**sizes)
                 _check_length(run.config, work)
                 return replace(run, work=work)
         run = asked.run(self._selector)
@@ -190,11 +183,34 @@ def _attention(asked: Request, config: Model, gpu: GPUSpec, engine: Engine, dtyp
     return asked.attention or default_attention(dtype, gpu, fused, config.head_width, tokens)
 
 
-def _micro_batch(asked: Request, config: Model) -> int:
-    """Sequences of a micro-batch: as asked for; 1 in a pipeline, which is filled by many, where nobody says and the
-    model's inputs do not."""
-    waits = asked.mode == "train" and _several(asked.pp) and config.sizes is None
-    return 1 if waits and asked.micro_batch == 0 else asked.micro_batch
+def _training(asked: Request, config: Model) -> Training | None:
+    """The words of training, which other modes refuse. A micro-batch has 1 sequence in a pipeline, which is filled by
+    many, where nobody says and the model's inputs do not."""
+    words: dict[str, Any] = {name: getattr(asked, name) for name in _TRAINS}
+    if asked.mode != "train":
+        _refuse(words)
+        return None
+    assumed = words["micro_batch"] == 0 and _several(asked.pp) and config.sizes is None
+    return Training(**words | {"micro_batch": 1} if assumed else words, micro_batch_assumed=assumed)
+
+
+def _serving(asked: Request, sizes: Mapping[str, int], kv_dtype: str, kv_source: str) -> Serving | None:
+    """The words of serving, which other modes refuse, with what is read of them in place of what was asked."""
+    words: dict[str, Any] = {name: getattr(asked, name) for name in _SERVES}
+    if words["step_overhead"] is not None:
+        words["step_overhead"] = step_overhead_seconds(words["step_overhead"])
+    if asked.mode not in CACHED:
+        _refuse(words)
+        return None
+    words |= {name: sizes[name] for name in sizes.keys() & words.keys()}
+    words |= {"step_overhead_s": words.pop("step_overhead"), "kv_dtype": kv_dtype, "kv_dtype_source": kv_source}
+    return Serving(asked.mode, **words)
+
+
+def _refuse(words: Mapping[str, Any]) -> None:
+    """RequestError, one line, for the first word that asks for something: the run's mode takes none of them."""
+    for name, value in words.items():
+        OPTIONS[name].refuse(value)
 
 
 def _degrees(asked: Request) -> Parallelism:
@@ -362,26 +378,34 @@ def _launch_overhead(given: str | float | None, gpu: GPUSpec, engine: Engine) ->
 
 
 def _check_length(config: Model, work: Workload) -> None:
-    """Learned positions end somewhere, rotary and ALiBi models run beyond their training length; and only some heads
-    work on masked tokens alone."""
-    if work.masked_tokens and not config.masked_head:
-        raise UnsupportedError(
-            f"--masked-tokens {work.masked_tokens}: {config.name} has no masked-language-model head; expected a model"
-            " that has one, such as bert-large, or 0"
-        )
-    if work.lora and work.lora > (width := config.stack().hidden):
-        raise RequestError(f"--lora {work.lora}: the rank exceeds the width {width:,} of {config.name}; expected less")
+    """Learned positions end somewhere, rotary and ALiBi models run beyond their training length; only some models
+    have experts, or a head that works on masked tokens alone."""
     if work.parallelism.etp and not config.experts:
         raise RequestError(f"--etp {work.parallelism.etp}: {config.name} has no experts; leave it out")
-    if work.capacity_factor and (not config.experts or config.expert_capacity or not work.engine.fuses):
-        why = f"--execution {work.engine.name} runs experts one by one, and drops no tokens; expected 0"
-        if not config.experts or config.expert_capacity:
-            has = "a capacity of its own" if config.experts else "no experts"
-            why = f"{config.name} has {has}; expected 0"
-        raise UnsupportedError(f"--capacity-factor {work.capacity_factor:g}: {why}")
+    if work.training is not None:
+        _check_training(config, work.training, work.engine)
     longest = work.longest_sequence
     if config.position == "learned" and longest > config.max_positions:
         raise RequestError(
             f"{longest} tokens: {config.name} has {config.max_positions} learned positions; expected at most"
             f" {config.max_positions}"
         )
+
+
+def _check_training(config: Model, training: Training, engine: Engine) -> None:
+    """RequestError, or UnsupportedError, for a word of training that the model has no use for."""
+    if training.masked_tokens and not config.masked_head:
+        raise UnsupportedError(
+            f"--masked-tokens {training.masked_tokens}: {config.name} has no masked-language-model head; expected a"
+            " model that has one, such as bert-large, or 0"
+        )
+    if training.lora and training.lora > (width := config.stack().hidden):
+        raise RequestError(
+            f"--lora {training.lora}: the rank exceeds the width {width:,} of {config.name}; expected less"
+        )
+    if training.capacity_factor and (not config.experts or config.expert_capacity or not engine.fuses):
+        why = f"--execution {engine.name} runs experts one by one, and drops no tokens; expected 0"
+        if not config.experts or config.expert_capacity:
+            has = "a capacity of its own" if config.experts else "no experts"
+            why = f"{config.name} has {has}; expected 0"
+        raise UnsupportedError(f"--capacity-factor {training.capacity_factor:g}: {why}")

@@ -146,8 +146,13 @@ def launch_overhead_seconds(value: str | float) -> float:
 
 
 def step_overhead_seconds(value: str | float) -> float:
-    """An engine's time on the host a step, in seconds: text with a unit ("5ms", or "0") or a number of seconds."""
-    return _time("step-overhead", value)
+    """An engine's time on the host a step, in seconds: text with a unit ("5ms", or "0") or a number of seconds.
+
+    Raises RequestError, one line, for another unit, or what is not from 0 to below 10 s.
+    """
+    seconds = _time("step-overhead", value)
+    check_step_overhead(seconds)
+    return seconds
 
 
 def kernel_gap_seconds(value: str | float) -> float:
@@ -172,6 +177,12 @@ def check_launch_overhead(value: float) -> None:
         raise RequestError(
             f'--launch-overhead {value * 1e6:g} us: expected a time above 0 and below 1 ms, such as "6 us"'
         )
+
+
+def check_step_overhead(value: float) -> None:
+    """RequestError, one line, for what is no number of seconds from 0 to below 10 s."""
+    if not within(value, LARGEST_STEP_OVERHEAD_S):
+        raise RequestError(f"--step-overhead {value!r} s: expected 0 to 10 s, such as 5ms")
 
 
 def one_of(name: str, value: object, choices: tuple[str, ...]) -> None:

@@ -176,7 +176,7 @@ def _memory(run: Run, budget: int, longest: int) -> tuple[Memory, float]:
     """What one GPU keeps beside the cache while ``budget`` tokens are read, and bytes of the cache of a token of a
     sequence of ``longest``."""
     ranks = run.work.parallelism.dp
-    work = replace(run.work, mode="prefill", batch=ranks, seq_len=budget, output_len=0, prompt_lens=())
+    work = run.work.changed(mode="prefill", batch=ranks, seq_len=budget, output_len=0, prompt_lens=())
     reading = replace(run, work=work)
     each = cache_bytes(run.config, replace(work, seq_len=longest), run.numbers) / longest
     return memory_of(reading, plan_of(reading)), each

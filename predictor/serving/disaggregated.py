@@ -63,8 +63,9 @@ def hand_over(prompts: Run, decodes: Run, tokens: int, gpus: int) -> Collective:
     else over the network.
     """
     system = decodes.work.system or default_system(decodes.gpu)
-    work = replace(decodes.work, mode="prefill", batch=decodes.work.parallelism.dp, seq_len=tokens, output_len=0,
-                   context_len=0, prompt_lens=())  # fmt: skip
+    work = decodes.work.changed(
+        mode="prefill", batch=decodes.work.parallelism.dp, seq_len=tokens, output_len=0, context_len=0, prompt_lens=()
+    )
     senders, takers = (run.work.parallelism.tp * run.work.parallelism.pp for run in (prompts, decodes))
     size = round(cache_bytes(decodes.config, work, decodes.numbers) * max(1.0, takers / senders))
     near = 2 if gpus <= system.gpus_per_node else 1

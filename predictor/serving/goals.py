@@ -53,7 +53,7 @@ def step_range(served: Served) -> Range:
     batch = max(1, round(sum(moment.decoding * moment.steps for moment in moments) / max(steps, 1) / ranks)) * ranks
     traffic = served.traffic
     context = max(1, int((traffic.input_tokens + traffic.output_tokens / 2).mean()))
-    work = replace(run.work, mode="decode", batch=batch, seq_len=1, output_len=0, context_len=context)
+    work = run.work.changed(mode="decode", batch=batch, seq_len=1, output_len=0, context_len=context)
     interval = forecast(replace(run, work=work)).prediction.interval_s
     if interval is None:
         return 1.0, 1.0

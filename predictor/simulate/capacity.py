@@ -24,7 +24,7 @@ def advised(memory: Memory, run: Run) -> Memory:
     gpu, work = run.gpu, run.work
     if memory.fits and memory.gpus == 1:
         return replace(memory, smallest_gpu_count=1)
-    if work.mode == "train":
+    if work.training is not None:
         return memory if memory.fits else replace(memory, advice=_change(run, memory))
     held = _smallest(run, memory)
     if memory.fits:
@@ -53,18 +53,19 @@ def _change(run: Run, memory: Memory) -> str:
 def _changes(work: Workload) -> Iterator[tuple[str, Callable[[], Workload]]]:
     """Changes on as many GPUs: what costs time alone, then what spreads the state, then other degrees. In words, with
     what makes the work, which is refused where other words of it do not allow the change."""
-    over = work.parallelism
+    over, training = work.parallelism, work.training
+    assert training is not None
     for kind in ("selective", "full"):
-        if work.recompute != kind and work.recompute != "full":
-            yield f"--recompute {kind}", partial(replace, work, recompute=kind)
+        if training.recompute not in (kind, "full"):
+            yield f"--recompute {kind}", partial(work.changed, recompute=kind)
     if work.sequences_a_pass > 1:
-        yield "--micro-batch 1", partial(replace, work, micro_batch=1)
-        yield "--micro-batch 1 --recompute full", partial(replace, work, micro_batch=1, recompute="full")
+        yield "--micro-batch 1", partial(work.changed, micro_batch=1)
+        yield "--micro-batch 1 --recompute full", partial(work.changed, micro_batch=1, recompute="full")
 
     def other(degrees: dict[str, Any], **more: Any) -> Workload:
         joined = replace(over, **degrees)
         system = None if work.system is None else work.system.shared_by(joined.groups, (joined.sharers,))
-        return replace(work, parallelism=joined, system=system, **more)
+        return work.changed(parallelism=joined, system=system, **more)
 
     for shard in SHARDS[1 + SHARDS.index(over.shard) : 4] if over.dp > 1 and over.shard != HSDP else ():
         yield f"--shard {shard}", partial(other, {"shard": shard})
@@ -97,7 +98,7 @@ def _on_more(run: Run) -> Iterator[tuple[str, Callable[[], Workload]]]:
             spread = Parallelism(dp, dp=dp, shard="zero3")
             micro = min(work.sequences_a_pass, work.batch // dp)
             if work.batch // dp % micro == 0:
-                changed = partial(replace, work, parallelism=spread, system=system, micro_batch=micro)
+                changed = partial(work.changed, parallelism=spread, system=system, micro_batch=micro)
                 yield f"--dp {dp} --shard zero3", changed
                 yield f"--dp {dp} --shard zero3 --recompute full", partial(changed, recompute="full")
 

@@ -8,7 +8,6 @@ points; where they part ways (`PartWays`) they become two runs, and the question
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from operator import attrgetter
 from typing import Any, cast
 
@@ -16,16 +15,18 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.files.records import replace
-from predictor.models.base import CACHED, Feature
+from predictor.models.base import Feature
 from predictor.request.request import SIZES
 from predictor.request.run import Run
+from predictor.request.serving import Serving
 from predictor.request.workload import Workload
 
 BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
 #: A size of one run, or that of every point of a column.
 Size = Any
-_words_of = attrgetter(*(item.name for item in fields(Workload) if item.name not in SIZES))
+_words_of = attrgetter(*(name for name in Workload.__match_args__ if name not in (*SIZES, "serving")))
+_serving_words_of = attrgetter(*(name for name in Serving.__match_args__ if name not in SIZES))
 #: Runs that are worth a column: fewer are forecast one by one. Chosen by hand, not from data: a template costs about as
 #: much as making a graph eight times.
 FEWEST = 8
@@ -98,16 +99,16 @@ def largest(*values: Any) -> Any:
 
 
 class _Columns:
-    """A workload with columns for sizes: what it says of itself it works out of them."""
+    """A workload, or its words of serving, with columns for sizes: what it says of itself it works out of them."""
 
-    def __init__(self, work: Workload, sizes: Mapping[str, IntArray]) -> None:
-        self._work, self._sizes = work, sizes
+    def __init__(self, record: Workload | Serving, columns: Mapping[str, Any]) -> None:
+        self._record, self._columns = record, columns
 
     def __getattr__(self, name: str) -> Any:
-        if name in self._sizes:
-            return self._sizes[name]
-        known = getattr(Workload, name, None)
-        return known.__get__(self) if isinstance(known, property) else getattr(self._work, name)
+        if name in self._columns:
+            return self._columns[name]
+        known = getattr(type(self._record), name, None)
+        return known.__get__(self) if isinstance(known, property) else getattr(self._record, name)
 
     in_flight = 1  # no pipeline
 
@@ -115,8 +116,17 @@ class _Columns:
 def in_columns(runs: Sequence[Run]) -> Run:
     """Runs of one `structure` as one."""
     works = [run.work for run in runs]
-    sizes = {name: np.array([getattr(work, name) for work in works], dtype=np.int64) for name in SIZES}
-    return replace(runs[0], work=cast(Workload, _Columns(works[0], sizes)))
+    columns: dict[str, Any] = _sizes_of(works)
+    served = [work.serving for work in works if work.serving is not None]
+    if served:
+        columns["serving"] = _Columns(served[0], _sizes_of(served))
+    return replace(runs[0], work=cast(Workload, _Columns(works[0], columns)))
+
+
+def _sizes_of(records: Sequence[Workload] | Sequence[Serving]) -> dict[str, IntArray]:
+    """The sizes of records of one class, by name."""
+    names = [name for name in records[0].__match_args__ if name in SIZES]
+    return {name: np.array([getattr(record, name) for record in records], dtype=np.int64) for name in names}
 
 
 def points(run: Run) -> int:
@@ -127,18 +137,20 @@ def points(run: Run) -> int:
 
 def structure(run: Run) -> tuple[object, ...] | None:
     """All of a run but its sizes, the same for those that can be one; None where it has to be forecast alone."""
-    work, config = run.work, run.config
+    work, config, serving = run.work, run.config, run.work.serving
     over = work.parallelism
-    if work.mode not in (*CACHED, "generate", "forward") or run.strict or work.prompt_lens:
+    if work.training is not None or run.strict or work.prompt_lens:
         return None
     if over.pp != 1 or over.cp != 1 or over.sp or not config.supports(Feature.OPEN_SIZES) or config.parts():
         return None
-    tokens = max(work.seq_len, work.context_len) + work.output_len
+    tokens, makes, served = work.seq_len, 0, None
+    if serving is not None:
+        tokens = max(tokens, serving.context_len) + serving.output_len
+        makes = min(serving.output_len, 6)  # of a few steps each is forecast, of more a sample (`plan.sample_contexts`)
+        served = _serving_words_of(serving)
     if work.batch * tokens > _MOST_TOKENS:
         return None
-    words = _words_of(work)
-    makes = min(work.output_len, 6)  # of a few steps each is forecast, of more a sample (`plan.sample_contexts`)
-    return (id(config), id(run.gpu), run.numbers, id(run.selector), makes, words)
+    return (id(config), id(run.gpu), run.numbers, id(run.selector), makes, _words_of(work), served)
 
 
 def apart(value: Any, count: int) -> Iterator[Any]:

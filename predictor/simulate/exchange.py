@@ -66,6 +66,7 @@ class ReplicaExchange:
         over, system, training = work.parallelism, work.system, engine.training
         assert system is not None
         self.work = work
+        self.adapters = work.training is not None and work.training.lora > 0
         replicas = over.dp * over.cp
         if over.shard == HSDP:
             inner, _ = over.replicas(system.gpus_per_node)
@@ -184,7 +185,7 @@ class ReplicaExchange:
             count = sum(weight.elements for weight in held)
             if block.backward_of is not None or not count:
                 continue
-            learns = [w for w in held if not self.work.lora or is_trained(w)]
+            learns = [w for w in held if not self.adapters or is_trained(w)]
             trained = sum(w.elements for w in learns)
             out = self._joined(trained)
             if trained:
@@ -197,7 +198,7 @@ class ReplicaExchange:
                 if elements and group.outer > 1:
                     out.append(self._node(group, "all_reduce", nbytes / group.inner, axis="copies"))
             places.append(b)
-            spared = spared_bytes(unit, self.itemsize) if self.work.lora else 0.0  # of none of the experts'
+            spared = spared_bytes(unit, self.itemsize) if self.adapters else 0.0  # of none of the experts'
             gather = [
                 self._node(group, "all_gather", elements * self.itemsize - spared * (group is self.dense), WEIGHTS)
                 for group, elements in self._parts(count, self.experts_of((w, 1) for w in held))

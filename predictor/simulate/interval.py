@@ -174,7 +174,7 @@ def run_spread(total_s: Any, stages: Sequence[TimedStage], work: Workload) -> Ru
         host_below, host_above = host_below + weight * spread.host_below, host_above + weight * spread.host_above
         launched += weight * spread.launched
     kernels = plain(np.sqrt((below**2).sum(axis=-1))), plain(np.sqrt((above**2).sum(axis=-1)))
-    step_s = total_s if work.mode == "train" and work.parallelism.num_gpus > 1 else 0.0
+    step_s = total_s if work.training is not None and work.parallelism.num_gpus > 1 else 0.0
     return RunSpread(total_s, launched, kernels, (host_below, host_above), step_s)
 
 

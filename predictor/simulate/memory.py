@@ -205,7 +205,7 @@ def _read_off(plan: Plan, run: Run) -> float:
     if first.ends:
         return _heaviest(first, formats)
     # parts of a pipeline have weights of their own
-    apart = plan.stages if run.work.mode == "forward" else plan.stages[:1]
+    apart = plan.stages if run.work.serving is None else plan.stages[:1]
     return _weight_bytes(run.config, formats, mesh_of(run.work)) - sum(
         saved_bytes(stage.graph, formats) for stage in apart
     )
@@ -248,14 +248,14 @@ def memory_of(run: Run, plan: Plan, most: Any = None) -> Memory:
     largest traffic of activations at once, where it is known, as it has to be of a column of runs."""
     work = run.work
     allowed = _allowed(run.gpu, work.engine, work.memory_fraction, work.parallelism.num_gpus)
-    if work.mode == "train":
+    if work.training is not None:
         held, stage = _of_training(run, plan)
         return Memory(*held, 0.0, stage=stage, stages=work.parallelism.pp, **allowed)
     parts = run.config.supports(Feature.NAMES)
     weights = _weight_bytes(run.config, run.numbers.formats, mesh_of(work)) if parts else _read_off(plan, run)
     cache = cache_bytes(run.config, work, run.numbers, run.config.stack(plan.first))
     ranks = work.parallelism.dp
-    ran = plan.stages if work.mode == "forward" else plan.stages[:1]  # parts of a pipeline; decode steps need less
+    ran = plan.stages if work.serving is None else plan.stages[:1]  # parts of a pipeline; decode steps need less
     most = max(_largest_moment(stage.graph) for stage in ran) if most is None else most
     return Memory(weights, 0.0, 0.0, most, cache, sequences=work.batch // ranks, ranks=ranks, **allowed)
 
@@ -263,20 +263,19 @@ def memory_of(run: Run, plan: Plan, most: Any = None) -> Memory:
 def cache_bytes(config: Model, work: Workload, numbers: Precision, stack: Stack | None = None) -> Any:
     """Bytes of one GPU's KV cache at the end of a run, of the data-parallel rank with the longest sequences; 0 in mode
     forward, which keeps none. ``stack``: the model's layers where a graph of it is at hand."""
-    if work.mode == "forward":
+    if work.serving is None:
         return 0.0
-    makes = {"prefill": 0, "decode": 1, "generate": work.output_len - 1}[work.mode]
-    prompt = work.context_len if work.mode == "decode" else work.seq_len
+    longest: Any = work.longest_sequence
     mesh, ranks = mesh_of(work), work.parallelism.dp
     local, share, tp = _local(mesh), _stage_share(stack or config.stack(), mesh), _ranks(mesh)
     lens = work.prompt_lens if ranks == 1 else tuple(sorted(work.prompt_lens, reverse=True)[::ranks])
     if not lens:
         batch: Any = work.batch // ranks
-        tokens: Any = prompt + makes
         if isinstance(batch, np.ndarray):
-            known = zip(batch.tolist(), tokens.tolist(), strict=True)
+            known = zip(batch.tolist(), longest.tolist(), strict=True)
             return np.array([config.kv_bytes(n, held, numbers.kv, local, tp) for n, held in known]) * share
-        return config.kv_bytes(batch, tokens, numbers.kv, local, tp) * share
+        return config.kv_bytes(batch, longest, numbers.kv, local, tp) * share
+    makes = longest - work.given_len
     each = (config.kv_bytes(times, n + makes, numbers.kv, local, tp) for n, times in Counter(lens).items())
     return sum(each) * share
 
@@ -311,7 +310,8 @@ def _of_training(run: Run, plan: Plan) -> tuple[Held, int]:
 
         saved = saved_bytes(plan.stages[0].graph)
         count = parameters(run.config)
-        if run.work.lora:
+        training = run.work.training
+        if training is not None and training.lora:
             from predictor.passes.freeze import is_trained  # who trains all weights starts without them
             from predictor.passes.unpack import spared_bytes
 
@@ -382,8 +382,9 @@ def _largest_unit(plan: Plan, place: int) -> float:
 def least_of_training(run: Run) -> float:
     """Bytes that training keeps at least, which no plan is needed for: the state of a model that is not cut; 0 of one
     that is."""
-    work, over = run.work, run.work.parallelism
-    if over.num_gpus != over.dp or over.shard == HSDP or over.ep > 1 or work.lora:
+    over, training = run.work.parallelism, run.work.training
+    assert training is not None
+    if over.num_gpus != over.dp or over.shard == HSDP or over.ep > 1 or training.lora:
         return 0.0
     return _state(run, parameters(run.config), over.dp).total
 
@@ -392,7 +393,8 @@ def _state(run: Run, count: int, shards: int, frozen: float = 0.0) -> Held:
     """Weights (with an fp32 master copy in 16-bit training), gradients and optimizer state of ``count`` parameters,
     spread over so many ``shards`` as far as the run spreads them; ``frozen``: bytes of other weights."""
     mixed, work = run.numbers.mixed, run.work
-    optimizer, shard, training = work.optimizer, work.parallelism.shard, work.engine.training
+    assert work.training is not None
+    optimizer, shard, training = work.training.optimizer, work.parallelism.shard, work.engine.training
     state, gradients_in, weights_in = (shards if shard in among else 1 for among in _SPREAD)
     master = 4.0 if mixed and optimizer != "none" else 0.0
     weights = count * ((2.0 if mixed else 4.0) / weights_in + master / state)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from predictor.engines import CAPTURED, PIECES
+from predictor.engines import CAPTURED, GREEDY, PIECES
 from predictor.files.records import replace
 from predictor.graph import Graph, Node
 from predictor.models.base import Feature, Model, Part
@@ -42,7 +42,7 @@ def plan_of(run: Run, captured: bool = True) -> Plan:
     does not divide the model.
     """
     config, work, numbers = run.config, run.work, run.numbers
-    if work.mode == "train":
+    if work.training is not None:
         from predictor.simulate.step_plan import training_plan  # a forward pass starts without it
 
         pass_ = make_step(work, numbers, "train", work.tokens_each, 0, work.sequences_a_pass)
@@ -70,7 +70,8 @@ def plan_of(run: Run, captured: bool = True) -> Plan:
     prompts = mode if mode != "generate" else "prefill"
     stages = [stage(_prompts(run, prompts, captured), prompts, float(work.steps))]
     if mode == "generate":
-        grown, weights = sample_contexts(work.output_len - 1)
+        assert work.serving is not None
+        grown, weights = sample_contexts(work.serving.output_len - 1)
         stages += [
             stage(passes, "decode", weight, work.seq_len + more)
             for passes, weight, more in zip(_decode_steps(run, grown, captured), weights, grown, strict=True)
@@ -159,7 +160,8 @@ def make_step(
 ) -> Step:  # fmt: skip
     """The pass of a workload that a network builds a graph for."""
     serving = mode in ("prefill", "decode")
-    engine = work.engine
+    engine, training = work.engine, work.training
+    sampling = GREEDY if work.serving is None else work.serving.sampling
     one_kernel = mode == "decode" and engine.decodes_in_one_kernel
     return Step(
         mode=mode,
@@ -174,10 +176,10 @@ def make_step(
         lens=lens,
         routing=RANDOM if work.routing is None else work.routing.distribution,
         experts="whole" if engine.fuses else "loop",
-        lora=work.lora if mode == "train" else 0,
-        masked=work.masked_tokens if mode == "train" else 0,
-        capacity=work.capacity_factor if mode == "train" else 0.0,
-        sampling=work.sampling if serving and engine.samples else "",
+        lora=0 if training is None else training.lora,
+        masked=0 if training is None else training.masked_tokens,
+        capacity=0.0 if training is None else training.capacity_factor,
+        sampling=sampling if serving and engine.samples else "",
     )
 
 
@@ -243,7 +245,7 @@ def _decode_graphs(
 ) -> tuple[Graph, ...]:
     """Decode steps that find ``grown`` tokens in the cache beside the workload's own, one for each; of so many
     ``sequences`` where they are not the workload's."""
-    before, mesh = work.context_len if work.mode == "decode" else work.seq_len, mesh_of(work)
+    before, mesh = work.given_len, mesh_of(work)
     formats, engine = numbers.formats, work.engine
     batch = work.sequences_a_pass if sequences is None else sequences
     lens = work.lens_a_pass if sequences is None else ()

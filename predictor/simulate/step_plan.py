@@ -98,14 +98,17 @@ def training_plan(config: Model, work: Workload, numbers: Precision, step: Step,
 
     Gradients add up over the passes of a step; optimizer "none" never clears them, so every pass adds to the last one.
     """
-    over, engine = work.parallelism, work.engine
-    training = engine.training
+    over, engine, training = work.parallelism, work.engine, work.training
+    assert training is not None
+    framework = engine.training
     accumulate = (
-        work.micro_batches > 1 or work.optimizer == "none" or (training is not None and bool(training.main_gradients))
+        work.micro_batches > 1
+        or training.optimizer == "none"
+        or (framework is not None and bool(framework.main_gradients))
     )
-    kind, some, of = recomputed(work.recompute)
-    if work.offload_layers:
-        check_offload(config.stack(), work.offload_layers, gpu)
+    kind, some, of = recomputed(training.recompute)
+    if training.offload_layers:
+        check_offload(config.stack(), training.offload_layers, gpu)
     if over.cp > 1:
         check_context(config.stack(), step.seq_len, over.cp, over.tp, over.cp_comm, step.attention)
         exchanges = over.cp if step.attention == "math" else 1
@@ -114,20 +117,21 @@ def training_plan(config: Model, work: Workload, numbers: Precision, step: Step,
     if over.ep_overlap and work.micro_batches < 2:
         raise RequestError("--ep-overlap: nothing runs beside the only micro-batch; expected 2 or more (--micro-batch)")
     whole = lowered(config, step, inner, numbers.formats, engine, accumulate, kind, bool(of), over.sp, over.cp_comm,
-                    over.tp_overlap, work.offload_layers, gpu.pcie_bandwidth or 0.0)  # fmt: skip
+                    over.tp_overlap, training.offload_layers, gpu.pcie_bandwidth or 0.0)  # fmt: skip
     stack = config.stack(whole.graph)
     if of and of != stack.layers:
         raise RequestError(
-            f"--recompute {work.recompute}: {stack.name} has {stack.layers} layers; expected full:N-of-{stack.layers}"
+            f"--recompute {training.recompute}: {stack.name} has {stack.layers} layers; expected"
+            f" full:N-of-{stack.layers}"
         )
     host, launch_s = CALLS if engine.host == CALLS else CAPTURED, work.launch_overhead_s
-    gaps = gaps_of(host == CAPTURED or work.cuda_graphs != "none", work.kernel_gap_s)
+    gaps = gaps_of(host == CAPTURED or training.cuda_graphs != "none", work.kernel_gap_s)
 
     def stage(graph: Graph, phase: str, weight: float = 1.0) -> Stage:
         ahead = sum(block.backward_of is None for block in graph.blocks) if phase == "train" else 0
-        captured = phase == "train" and work.cuda_graphs == ITERATION
+        captured = phase == "train" and training.cuda_graphs == ITERATION
         made = Stage(graph, phase, weight, CAPTURED if captured else host, launch_s, gaps=gaps, forward=ahead)
-        return made._replace(layers_captured=phase == "train" and work.cuda_graphs == LAYER)
+        return made._replace(layers_captured=phase == "train" and training.cuda_graphs == LAYER)
 
     chunks = chunks_of(stack, over.pp, over.vpp, over.stage_layers)
     if of:
@@ -139,9 +143,9 @@ def training_plan(config: Model, work: Workload, numbers: Precision, step: Step,
     stages = [stage(graph, "train", passes) for graph in distinct.values()]
     saved = {places[id(graph)]: partial(whole.saved, chunk) for graph, chunk in zip(graphs, chunks, strict=True)}
     if over.num_gpus == 1:
-        replaced = config.update(step, accumulate) if work.optimizer != "none" else None
-        trained = _trained(graphs[0]) if work.lora else config.parameters()
-        update = replaced or update_graph(trained, work.optimizer, numbers.mixed, training)
+        replaced = config.update(step, accumulate) if training.optimizer != "none" else None
+        trained = _trained(graphs[0]) if training.lora else config.parameters()
+        update = replaced or update_graph(trained, training.optimizer, numbers.mixed, framework)
         return Plan((*stages, stage(update, OPTIMIZER)))
     exchange = ReplicaExchange(work, numbers, engine)
     ends = tuple(chunk.end for chunk in chunks)
@@ -161,11 +165,11 @@ def training_plan(config: Model, work: Workload, numbers: Precision, step: Step,
             kinds[mine] = len(ranked)
             ahead = [_ahead(stages[place].graph) for place in mine]
             count = sum(graph.parameters() for graph in ahead)
-            trained = sum(_trained(graph) for graph in ahead) if work.lora else count
+            trained = sum(_trained(graph) for graph in ahead) if training.lora else count
             weights = [weight for graph in ahead for weight in graph.weights()]
             experts = exchange.experts_of(weights)
-            learn = exchange.experts_of(w for w in weights if not work.lora or is_trained(w[0]))
-            copied = sum(_copied(graph, stack, over.tp, work.lora > 0) for graph in ahead)
+            learn = exchange.experts_of(w for w in weights if not training.lora or is_trained(w[0]))
+            copied = sum(_copied(graph, stack, over.tp, training.lora > 0) for graph in ahead)
             rank = {"reduce": -1, "gather": -1, "update": -1}
             parts = (
                 (
@@ -176,7 +180,7 @@ def training_plan(config: Model, work: Workload, numbers: Precision, step: Step,
                 ("gather", exchange.gathered(trained, learn), WEIGHTS),
                 (
                     "update",
-                    update_graph(exchange.kept(trained, learn), work.optimizer, numbers.mixed, training),
+                    update_graph(exchange.kept(trained, learn), training.optimizer, numbers.mixed, framework),
                     OPTIMIZER,
                 ),
             )
@@ -184,7 +188,7 @@ def training_plan(config: Model, work: Workload, numbers: Precision, step: Step,
                 if graph.blocks:
                     rank[name] = len(stages)
                     stages.append(stage(graph, phase))
-            spared = sum(spared_bytes(graph, exchange.itemsize) for graph in ahead) if work.lora else 0.0
+            spared = sum(spared_bytes(graph, exchange.itemsize) for graph in ahead) if training.lora else 0.0
             places_of = rank["reduce"], rank["gather"], rank["update"]
             ranked.append(Rank(mine, *places_of, count, trained, spared, experts, learn))
         ranks.append(kinds[mine])

@@ -117,10 +117,17 @@ def test_what_holds_the_gpu_up() -> None:
     assert gaps.between_kernels_s > gaps.gpu_busy_s and not gaps.launch_bound and gaps.host_s == 0.0
 
 
-@pytest.mark.parametrize("words", [{"execution": "eager"}, {"execution": "cuda_graph"}, {"mode": "forward"}])
-def test_tokens_are_chosen_by_engines_alone(words: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"execution": "eager"}, "only engines that sample tokens take it, .* expected --execution .*vllm"),
+        ({"execution": "cuda_graph"}, "only engines that sample tokens take it, .* expected --execution .*vllm"),
+        ({"mode": "forward"}, "only --mode prefill, decode and generate take it"),
+    ],
+)
+def test_tokens_are_chosen_by_engines_alone(words: dict[str, str], said: str) -> None:
     asked = {"execution": "vllm", "context_len": None} | words
-    with pytest.raises(RequestError, match=r"--sampling top-p: .* expected --execution .*vllm"):
+    with pytest.raises(RequestError, match=f"--sampling top-p: {said}"):
         step(sampling="top-p", **asked)
     step(sampling="greedy", **asked)
 

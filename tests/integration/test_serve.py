@@ -157,11 +157,11 @@ def test_tables_of_steps_are_near_forecasts_of_single_steps() -> None:
         ).run()
         costs = StepCosts(run, Sizes(8192, 256, 8192), graphs(run.work.engine, Setting(run.gpu, tp)))
         for batch, context in ((1, 700), (24, 1000), (100, 3000), (128, 90)):
-            work = replace(run.work, mode="decode", batch=batch, seq_len=1, output_len=0, context_len=context)
+            work = run.work.changed(mode="decode", batch=batch, seq_len=1, output_len=0, context_len=context)
             exact = forecast(replace(run, work=work), intervals=False).latency_s
             ratios.append(float(costs.decode(batch, np.array([batch * context]))[0][0]) / exact)
         for tokens in (77, 640, 1500, 5000):
-            work = replace(run.work, mode="prefill", seq_len=tokens, output_len=0)
+            work = run.work.changed(mode="prefill", seq_len=tokens, output_len=0)
             exact = forecast(replace(run, work=work), intervals=False).latency_s
             ratios.append(costs.mixed([(tokens, 0)], 0, 0, 1)[0] / exact)
     off = np.abs(np.array(ratios) - 1.0)

@@ -193,7 +193,7 @@ def test_defaults_of_a_request() -> None:
     asked = predictor.predict(LLAMA, H100).workload
     assert (asked.seq_len, asked.batch, asked.launch_overhead_s) == (2048, 1, 6e-6)
     decode = predictor.predict(LLAMA, H100, mode="decode").workload
-    assert decode.context_len == 2047
+    assert decode.serving is not None and decode.serving.context_len == 2047
     assert predictor.predict("gpt2", H100, mode="generate", output_len=24).workload.seq_len == 1024 - 23
 
 

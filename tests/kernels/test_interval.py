@@ -28,7 +28,7 @@ from predictor.simulate.interval import spread_of, total_interval
 from predictor.simulate.stage import Plan, Stage
 from predictor.simulate.times import Operators, TimedStage
 
-GIVEN = Workload("forward", 1, 1, "fp32", "eager", "math")
+GIVEN = Workload(1, 1, "fp32", "eager", "math")
 ASSUMED = replace(GIVEN, launch_overhead_assumed=True)
 
 

@@ -101,10 +101,10 @@ def test_every_published_config_gives_a_forecast_or_one_line(data: Path) -> None
         beside = path.with_name(f"{name}_hf_quant_config.json")
         is_quantized = "quantization_config" in path.read_text(encoding="utf-8") or beside.is_file()
         assert work.dtype_source == ("checkpoint" if is_quantized else "default"), name
-        assert is_quantized or (work.dtype, work.kv_dtype) == ("bf16", "bf16"), name
+        assert is_quantized or (work.dtype, work.serving.kv_dtype) == ("bf16", "bf16"), name
         if name in wanted:
             said, kv, size = wanted.pop(name)
-            assert (work.dtype, work.kv_dtype) == (said, kv or "bf16"), name
+            assert (work.dtype, work.serving.kv_dtype) == (said, kv or "bf16"), name
             assert size is None or answer.memory.weights == pytest.approx(size, rel=1e-9), name
     assert not wanted and forecast >= 21
 
@@ -222,7 +222,7 @@ def test_every_scheme_of_a_checkpoint_has_a_forecast_that_its_bytes_bound() -> N
              "kv_cache_quant_config": {"*k_proj": {"output_tensors": {"dtype": "fp8_e4m3"}}}}  # fmt: skip
     mx = predict(quantized("llama-3.1-8b", **quark), "b200", **SERVED)
     nv = predict(quantized("llama-3.1-8b", quant_algo="NVFP4"), "b200", **SERVED)
-    assert mx.workload.dtype == "mxfp4_mxfp4" and mx.workload.kv_dtype == "fp8"
+    assert mx.workload.dtype == "mxfp4_mxfp4" and mx.workload.serving.kv_dtype == "fp8"
     linear = [sum(row.latency_s for row in answer.breakdown if row.op == "linear") for answer in (mx, nv)]
     assert linear[0] == pytest.approx(linear[1], rel=0.1)
     assert predict(quantized("llama-3.1-8b", **quark), "h100", **SERVED).workload.dtype == "mxfp4"
@@ -442,7 +442,7 @@ def test_an_fp8_cache_halves_its_bytes_and_attentions() -> None:
     for model in ("llama-3.1-8b", "deepseek-v2-lite"):
         plain, fp8 = (predict(model, "h100", kv_dtype=kv, **words) for kv in (None, "fp8"))
         assert cache(plain) == 2 * cache(fp8) == kv_cache_bytes(load_config(model), 64, 4001, "bf16"), model
-        assert plain.workload.kv_dtype_source == "default" and fp8.workload.kv_dtype_source == "asked"
+        assert plain.workload.serving.kv_dtype_source == "default" and fp8.workload.serving.kv_dtype_source == "asked"
         assert predict(model, "h100", kv_dtype="auto", **words).latency_s == plain.latency_s
         assert predict(model, "h100", kv_dtype="torch.float8_e5m2", **words).latency_s == fp8.latency_s
         ops = [node.op for node, _ in graph_of(model, "h100", kv_dtype="fp8").nodes() if isinstance(node.op, Attention)]
@@ -481,15 +481,17 @@ def test_a_kv_dtype_without_a_kernel_is_one_line() -> None:
     # what a checkpoint says and the run cannot do is a note
     said_fp8 = quantized("llama-3.1-8b", quant_algo="FP8", kv_cache_quant_algo="FP8")
     answer = predict(said_fp8, "h100", mode="decode", batch=1, context_len=100)
-    assert answer.workload.kv_dtype == "bf16" and "--execution eager has no attention kernel" in answer.notes[0]
+    assert answer.workload.serving.kv_dtype == "bf16" and "--execution eager has no attention kernel" in answer.notes[0]
     older = predict(said_fp8, "h100", **SERVED, software="vllm 0.6")
-    assert older.workload.kv_dtype == "bf16" and "vllm 0.6 takes the format of the activations" in older.notes[0]
-    assert predict(said_fp8, "h100", **SERVED, software="vllm 0.14").workload.kv_dtype == "fp8"
+    assert (
+        older.workload.serving.kv_dtype == "bf16" and "vllm 0.6 takes the format of the activations" in older.notes[0]
+    )
+    assert predict(said_fp8, "h100", **SERVED, software="vllm 0.14").workload.serving.kv_dtype == "fp8"
     nvfp4 = quantized("llama-3.1-8b", quant_algo="NVFP4", kv_cache_quant_algo="NVFP4")
     assert "KV cache in nvfp4, the run in bf16" in predict(nvfp4, "b200", **SERVED).notes[0]
     tensors = {"quant_method": "compressed-tensors", "kv_cache_scheme": {"num_bits": 8, "type": "float"},
                "config_groups": {"g": {"weights": {"num_bits": 8, "type": "float"}}}}  # fmt: skip
-    assert predict(quantized("llama-3.1-8b", **tensors), "h100", **SERVED).workload.kv_dtype == "fp8"
+    assert predict(quantized("llama-3.1-8b", **tensors), "h100", **SERVED).workload.serving.kv_dtype == "fp8"
 
 
 def test_a_suites_row_may_name_its_formats(tmp_path: Path) -> None:

@@ -113,6 +113,6 @@ def test_what_cannot_be_is_one_line(words: tuple[dict[str, Any], str]) -> None:
 
 def test_a_column_of_suites_and_a_word_of_predict_are_one() -> None:
     found = predictor.predict("gpt2", "a100-sxm-80gb", **BASE | {"seq_len": 512}, offload_layers=3)
-    assert found.workload.offload_layers == 3
+    assert found.workload.training.offload_layers == 3
     with pytest.raises(RequestError, match="only --mode train"):
         predictor.predict("gpt2", "a100-sxm-80gb", mode="forward", offload_layers=3)

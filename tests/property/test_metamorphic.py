@@ -72,7 +72,7 @@ def test_words_in_another_order_and_defaults_that_are_said_change_nothing(reques
     said = []
     for words, _ in requests:
         given = predict(**words).workload
-        cache = {"kv_dtype": given.kv_dtype} if given.kv_dtype else {}
+        cache = {} if given.serving is None else {"kv_dtype": given.serving.kv_dtype}
         said.append({"attention": given.attention, **cache, **dict(reversed(words.items()))})
     assert not _differ(requests, [predict(**words).latency_s for words in said])
 

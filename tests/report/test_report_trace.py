@@ -95,7 +95,7 @@ def test_stages_know_what_they_stand_for() -> None:
     found = forecast("generate")
     whole = [timed.stage for timed in found.stages]
     assert [stage.phase for stage in whole] == ["prefill", *["decode"] * (len(whole) - 1)]
-    assert sum(stage.weight for stage in whole) == found.run.work.output_len
+    assert sum(stage.weight for stage in whole) == found.run.work.serving.output_len
     assert not whole[0].captured
     assert whole[1].captured
     assert [stage.label for stage in whole[:2]] == ["prefill", "decode step, 64 tokens in the cache"]

@@ -25,13 +25,17 @@ import tilecast
 from microbench.cli import build_parser as harness_parser
 from predictor.cli.main import build_parser
 from predictor.report.json_report import to_dict
+from predictor.request.serving import Serving
+from predictor.request.training import Training
 from predictor.request.workload import Workload
 from predictor.simulate.answer import ClassTime, NodeTime, Prediction
 from predictor.simulate.memory import Memory
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "public_api.txt"
-TYPES = (Prediction, ClassTime, NodeTime, Memory, Workload, predictor.GPUSpec, predictor.SystemSpec)
+TYPES = (
+    Prediction, ClassTime, NodeTime, Memory, Workload, Training, Serving, predictor.GPUSpec, predictor.SystemSpec
+)  # fmt: skip
 FUNCTIONS = ("predict", "predict_many", "trace", "load_gpu", "load_config", "load_system")
 
 

@@ -16,10 +16,25 @@ from predictor.cli.main import build_parser, main
 from predictor.cli.serve_plan import _CHOSEN
 from predictor.errors import RequestError, SpecError
 from predictor.files.arguments import Parser
+from predictor.models.base import CACHED
 from predictor.request import options
-from predictor.request.options import OPTIONS, OUTPUTS, PLAN, SERVE, WORKLOAD, Option, Words, options_of, row, words_of
+from predictor.request.options import (
+    OPTIONS,
+    OUTPUTS,
+    PLAN,
+    SERVE,
+    WORKLOAD,
+    Option,
+    Words,
+    options_of,
+    row,
+    words_of,
+    words_of_modes,
+)
 from predictor.request.parallelism import Parallelism
 from predictor.request.request import Request, of_words
+from predictor.request.serving import Serving
+from predictor.request.training import Training
 from predictor.request.workload import Workload
 from predictor.ui.fields import fields_of
 
@@ -124,9 +139,6 @@ def test_a_new_row_is_a_key_of_a_sweep(toy: Option, tmp_path: Path) -> None:
         read_spec(file)
 
 
-WORDS_OF_WORK = OPTIONS.keys() & {one.name for one in fields(Workload)}
-
-
 def test_a_new_row_is_a_column_of_a_suite(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A cell of a word's column is read by its row: text, whole number, number; empty is the default."""
     from predictor.fit import suite
@@ -156,7 +168,7 @@ def test_columns_of_suites_and_words_of_plans_are_those_of_the_table() -> None:
         read_only(["schedule=1f2b"])
 
 
-#: Words of training that `Workload` refuses in other modes -> a value that is not the default.
+#: Words of training that other modes refuse -> a value that is not the default.
 TRAINING = {"optimizer": "sgd", "micro_batch": 2, "recompute": "full", "offload_layers": 1, "lora": 8, "mean_len": 16,
             "masked_tokens": 4, "capacity_factor": 1.5, "cuda_graphs": "layer"}  # fmt: skip
 
@@ -164,17 +176,29 @@ TRAINING = {"optimizer": "sgd", "micro_batch": 2, "recompute": "full", "offload_
 @pytest.mark.parametrize("name", TRAINING)
 def test_a_word_of_training_is_refused_elsewhere(name: str) -> None:
     """A word that a mode does not take is an error; `--optimizer sgd` changed nothing, without a word."""
-    assert {n for n in WORDS_OF_WORK if OPTIONS[n].row.modes == options.TRAIN} == set(TRAINING)
+    of_training = {each.name for each in fields(Training)} - {"micro_batch_assumed"}
+    of_degrees = {each.name for each in fields(Parallelism)}
+    assert of_training == set(words_of_modes(options.TRAIN)) - of_degrees == set(TRAINING)
     with pytest.raises(RequestError, match=f"{OPTIONS[name].flag} .*: only --mode train takes it"):
         predictor.predict("gpt2", "h100", seq_len=64, **{name: TRAINING[name]})
 
 
-WORK = {"mode": "forward", "batch": 1, "seq_len": 8, "dtype": "bf16", "execution": "eager", "attention": "math"}
+def test_the_words_of_serving_are_those_that_modes_with_a_cache_take() -> None:
+    """Which record a word goes into follows from the modes of its row."""
+    of_serving = {each.name.removesuffix("_s") for each in fields(Serving)} - {"mode", "kv_dtype_source"}
+    assert of_serving == set(words_of_modes(CACHED))
+
+
+#: What objects of a class need beside the word that is looked at.
+NEEDS: dict[type[object], dict[str, object]] = {
+    Workload: {"batch": 1, "seq_len": 8, "dtype": "bf16", "execution": "eager", "attention": "math"},
+    Serving: {"mode": "decode", "kv_dtype": "bf16"},
+}
 #: Words that a release, a checkpoint, an alias or a file says more of than their row.
-READ_ELSEWHERE = {"execution", "dtype", "kv_dtype", "system"}
+READ_ELSEWHERE = {"execution", "dtype", "kv_dtype", "system", "mode"}
 CHECKED = [
     pytest.param(kind, option, id=f"{kind.__name__}-{option.name}")
-    for kind in (Workload, Parallelism)
+    for kind in (Workload, Training, Serving, Parallelism)
     for option in OPTIONS.values()
     if option.name in {each.name for each in fields(kind)} - READ_ELSEWHERE
     and (option.kind in ("whole", "switch") or option.choices)
@@ -184,7 +208,7 @@ CHECKED = [
 @pytest.mark.parametrize(("kind", "option"), CHECKED)
 def test_a_value_that_its_row_does_not_allow_is_refused(kind: type[object], option: Option) -> None:
     """Each class repeated ranges and choices in lines of its own; --offload-layers and --mean-len had no end."""
-    words = WORK if kind is Workload else {}
+    words = NEEDS.get(kind, {})
     wrong: list[object] = []
     if option.kind == "whole":
         assert option.row.least is not None and option.row.most is not None

@@ -159,7 +159,7 @@ def test_the_cache_never_overflows() -> None:
         assert plan.kv_bytes <= plan.times.memory.kv_cache_capacity
         assert plan.concurrency <= plan.times.scheduler.sequences * plan.group.dp
     times = of("vllm", tp=1)
-    full = replace(times.run, work=replace(times.run.work, batch=times.most, context_len=ISL + OSL - 1))
+    full = replace(times.run, work=times.run.work.changed(batch=times.most, context_len=ISL + OSL - 1))
     assert memory_of(full, plan_of(full)).fits
 
 

@@ -85,7 +85,7 @@ def test_littles_law_holds_for_a_closed_queue() -> None:
 
 def test_the_message_is_the_part_of_the_busiest_gpu() -> None:
     one, four = run_of(), run_of(tp=4)
-    whole = cache_bytes(one.config, replace(one.work, mode="prefill", seq_len=777, output_len=0), one.numbers)
+    whole = cache_bytes(one.config, one.work.changed(mode="prefill", seq_len=777, output_len=0), one.numbers)
     assert hand_over(one, one, 777, 2).size == round(whole)
     assert hand_over(four, one, 777, 5).size == round(whole)  # one GPU takes all of it
     assert hand_over(four, four, 777, 8).size == round(whole / 4)

@@ -119,7 +119,7 @@ def test_alone_a_request_takes_what_one_batch_takes(execution: str) -> None:
     run = run_of(execution, gpu="h100")
     traffic = made(1, 1.0, None, None, 1000, 200)
     served = serve(run, traffic)
-    work = replace(run.work, seq_len=1000, output_len=200)
+    work = run.work.changed(seq_len=1000, output_len=200)
     phases = forecast(replace(run, work=work), intervals=False).phases_s
     assert served.ttft_s[0] == pytest.approx(phases["ttft"], rel=0.03)  # power holds a long run's products
     assert served.tpot_s[0] == pytest.approx(phases["tpot"], rel=0.005)

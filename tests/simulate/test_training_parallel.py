@@ -412,7 +412,8 @@ def test_a_pipeline_takes_micro_batches_of_one_and_says_it(capsys: pytest.Captur
         ({"pp": 4, "micro_batch": 1}, 1, False), ({"dp": 2}, 8, False), ({}, 16, False),
     ):  # fmt: skip
         found = asked(**more)
-        assert (found.sequences_a_pass, found.micro_batch_assumed) == (size, assumed), more
+        assert found.training is not None
+        assert (found.sequences_a_pass, found.training.micro_batch_assumed) == (size, assumed), more
     flags = ["predict", "--model", "gpt2", "--gpu", "h100", "--mode", "train", "--batch", "16", "--seq-len", "256"]
     flags += ["--execution", "megatron", "--artifacts", "roofline", "--pp", "4"]
     assert main(flags) == 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from predictor.engines.attention_ages import CUDNN_9
 from predictor.engines.base import CALLS, CAPTURES
 from predictor.engines.reductions import AllReduceRules
-from predictor.engines.vintage import Host, Training, Vintage
+from predictor.engines.vintage import Host, TrainingFramework, Vintage
 
 _HOST = Host(CALLS, CALLS, overlaps=(), source="PyTorch modules, called from Python")
 _COLLECTIVES = AllReduceRules("torch.distributed, backend nccl")
@@ -20,7 +20,7 @@ _BUCKET = 40e6 * 4
 VINTAGES = (
     Vintage(
         "21.04", "a8d172b31e92", _HOST, collectives=_COLLECTIVES, since="2021-04",
-        training=Training(
+        training=TrainingFramework(
             "training.py:376-405, model/distributed.py:174, p2p_communication.py:108-112",
             scatters_p2p=True, main_gradients="fp32", norm_and_clip=True,
             unverified="fp16 runs keep main gradients in fp32 (a flag there, the default with bf16)",
@@ -28,14 +28,14 @@ VINTAGES = (
     ),
     Vintage(
         "22.06", "55ba1f7b96d1", _HOST, collectives=_COLLECTIVES, since="2022-06",
-        training=Training(
+        training=TrainingFramework(
             "mpu/layers.py:225-297, arguments.py:502-583", tensor_overlaps=True, scatters_p2p=True,
             adds_in_product=True, main_gradients="fp32", norm_and_clip=True,
         ),
     ),
     Vintage(
         "24.08", "baf94af3", _HOST, collectives=_COLLECTIVES, since="2024-08",
-        training=Training(
+        training=TrainingFramework(
             "core/distributed, arguments.py:1413-1429 (the overlaps are flags, which NeMo sets wherever there are"
             " replicas: nemo_toolkit 2.0.0 lightning/pytorch/callbacks/megatron_comm_overlap.py); Transformer Engine"
             " 1.13 pytorch/attention.py:925-935 (on Hopper cuDNN's attention before FlashAttention);"

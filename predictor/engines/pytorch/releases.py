@@ -9,7 +9,7 @@ from __future__ import annotations
 from predictor.engines.attention_ages import FLASH_1, FLASH_2
 from predictor.engines.base import CALLS, CAPTURED
 from predictor.engines.reductions import AllReduceRules
-from predictor.engines.vintage import Host, HostTime, Training, Vintage
+from predictor.engines.vintage import Host, HostTime, TrainingFramework, Vintage
 from predictor.files.records import replace
 
 _COLLECTIVES = AllReduceRules(
@@ -33,7 +33,7 @@ _COMPILED_HOST = Host(CAPTURED, CAPTURED, overlaps=(), source='torch.compile, mo
 _HOOKS = ((130.0, 3.2), (85.0, 3.9))
 #: FSDP (backward_prefetch BACKWARD_PRE, limit_all_gathers; FSDP2 prefetches a layer ahead), and the buckets of DDP.
 #: Source: pytorch/pytorch, torch/distributed/fsdp; the documentation of DistributedDataParallel, bucket_cap_mb.
-_FSDP = Training(
+_FSDP = TrainingFramework(
     "torch/distributed/fsdp, pytorch.org/docs/stable/fsdp; DDP reduces buckets of 25 MiB beside the backward pass",
     gradients_overlap=True, bucket_bytes=25 * 2.0**20, shards=True, copies_out=True, hooks=_HOOKS,
     scales=("fp8_current", "fp8_row"), scales_now=True,

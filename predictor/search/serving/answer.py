@@ -80,7 +80,7 @@ class ServingAnswer:
     def notes(self) -> tuple[str, ...]:
         """What is to be known of the requests beside their times."""
         run = self.entries[0].plan.times.run
-        work = replace(run.work, mode="generate", seq_len=self.asked.isl, output_len=self.asked.osl, context_len=0)
+        work = run.work.changed(mode="generate", seq_len=self.asked.isl, output_len=self.asked.osl, context_len=0)
         return context_notes(run.config, work)
 
 

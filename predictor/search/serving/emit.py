@@ -86,10 +86,11 @@ def _one(options: LaunchOptions, times: GroupTimes, concurrency: int, role: str,
 def _formats(options: LaunchOptions, times: GroupTimes) -> list[str]:
     """The words of number formats that the model's checkpoint does not say."""
     work, numbers = times.run.work, times.run.numbers
+    assert work.serving is not None
     formats = []
     if _loads(options, times) and work.dtype_source != CHECKPOINT:
         formats = [word for word in ("dtype", "weights") if work.dtype in options.words.get(word, {})]
-    if work.kv_dtype_source == ASKED and numbers.kv != numbers.activation:
+    if work.serving.kv_dtype_source == ASKED and numbers.kv != numbers.activation:
         formats.append("kv_dtype")
     return formats
 

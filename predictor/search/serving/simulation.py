@@ -102,8 +102,8 @@ class Simulation:
 
 
 def _run(times: GroupTimes) -> Run:
-    work = replace(
-        times.run.work, mode="generate", seq_len=times.isl, output_len=times.osl, context_len=0,
+    work = times.run.work.changed(
+        mode="generate", seq_len=times.isl, output_len=times.osl, context_len=0,
         batch=times.run.work.parallelism.dp,
     )  # fmt: skip
     return replace(times.run, work=work)

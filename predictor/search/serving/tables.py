@@ -165,12 +165,12 @@ def decode_run(run: Run, isl: int, osl: int, sequences: int) -> Run:
     degrees = run.work.parallelism
     lanes = degrees.dp * min(degrees.pp, -(-sequences // degrees.dp))  # batches in flight
     each = -(-sequences // lanes)
-    return replace(run, work=replace(run.work, batch=each * lanes, context_len=isl + osl // 2))
+    return replace(run, work=run.work.changed(batch=each * lanes, context_len=isl + osl // 2))
 
 
 def prefill_run(run: Run, isl: int, prompts: int) -> Run:
     """A step over so many prompts."""
-    work = replace(run.work, mode="prefill", batch=prompts * run.work.parallelism.dp, seq_len=isl, context_len=0)
+    work = run.work.changed(mode="prefill", batch=prompts * run.work.parallelism.dp, seq_len=isl, context_len=0)
     return replace(run, work=work)
 
 

@@ -1,0 +1,61 @@
+"""What serving asks beside the sizes of a run: the words that the modes with a KV cache alone take."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from predictor import engines
+from predictor.engines import GREEDY
+from predictor.errors import RequestError
+from predictor.files.records import dataclass
+from predictor.models.base import CACHED
+from predictor.request.numbers import DEFAULT
+from predictor.request.options import OPTIONS, check_words, checks_of
+from predictor.request.words import check_step_overhead, one_of
+
+if TYPE_CHECKING:
+    from predictor.request.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A prefill, a decode step, or both in turn (generate): ``mode``, of `predictor.models.base.CACHED`.
+
+    ``kv_dtype`` is the KV cache's, ``kv_dtype_source`` of `predictor.request.numbers.SOURCES`. ``output_len``: the
+    tokens that generate makes a sequence; ``context_len``: those that a decode step finds in the cache.
+    ``step_overhead_s`` is what the engine's host adds to every step (None: what its release is known to add,
+    `Workload.waits_s`). ``sampling``: how a step's tokens are chosen, of `SAMPLINGS`.
+    """
+
+    mode: str
+    kv_dtype: str
+    output_len: int = 0
+    context_len: int = 0
+    step_overhead_s: float | None = None
+    sampling: str = GREEDY
+    kv_dtype_source: str = DEFAULT
+
+    def __post_init__(self) -> None:
+        if self.mode not in CACHED:
+            one_of("mode", self.mode, CACHED)
+        check_words(self, _CHECKED)
+        if self.mode == "generate" and self.output_len < 1:
+            raise RequestError(f"--output-len {self.output_len}: generate needs at least 1 token")
+        if self.output_len and self.mode != "generate":
+            OPTIONS["output_len"].refuse(self.output_len)
+        if self.context_len and self.mode != "decode":
+            OPTIONS["context_len"].refuse(self.context_len)
+        if self.step_overhead_s is not None:
+            check_step_overhead(self.step_overhead_s)
+
+    def check(self, work: Workload) -> None:
+        """RequestError, one line, for what does not go with the engine of ``work``."""
+        if self.sampling != GREEDY and not work.engine.samples:
+            sampling = ", ".join(name for name in engines.names() if engines.engine(name).samples)
+            raise RequestError(
+                f"--sampling {self.sampling}: only engines that sample tokens take it, in --mode prefill, decode and"
+                f" generate; expected --execution {sampling}"
+            )
+
+
+_CHECKED = checks_of(Serving.__match_args__)

@@ -1,0 +1,98 @@
+"""What training asks beside the sizes of a run: the words that mode train alone takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from predictor import engines
+from predictor.errors import RequestError
+from predictor.files.records import dataclass
+from predictor.request.options import OPTIONS, check_words, checks_of
+from predictor.request.words import recomputed
+
+if TYPE_CHECKING:
+    from predictor.request.workload import Workload
+
+#: Passes of a pipeline's step that are laid out at most, a few seconds' work: a guard, chosen by hand, not from data.
+_MOST_UNITS = 4_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """A step of training.
+
+    ``micro_batch``: the sequences of one forward and backward pass (0: those of a replica); ``micro_batch_assumed``:
+    nobody asked for so many. ``recompute`` says what runs again in the backward pass (`recomputed`),
+    ``offload_layers`` how many layers a rank keeps the activations of in host memory. ``lora``: rank of adapters beside
+    attention's projections, which alone are trained then (0: all weights are). ``mean_len``: tokens of a sequence on
+    average where batches are packed without padding, each sequence taken as long (0: the workload's ``seq_len``).
+    ``masked_tokens``: positions of each sequence that a masked-language-model head works on (0: all).
+    ``capacity_factor``: rows that an expert takes at most, over those of an even spread; what is beyond is dropped
+    (0: nothing is). ``cuda_graphs``: what a step captures, of `predictor.engines.base.CAPTURES`, or "none".
+    """
+
+    optimizer: str = "adam"
+    micro_batch: int = 0
+    recompute: str = "none"
+    offload_layers: int = 0
+    lora: int = 0
+    mean_len: int = 0
+    masked_tokens: int = 0
+    capacity_factor: float = 0.0
+    cuda_graphs: str = "none"
+    micro_batch_assumed: bool = False
+
+    def __post_init__(self) -> None:
+        check_words(self, _CHECKED)
+        recomputed(self.recompute)
+        factor = self.capacity_factor
+        if (
+            isinstance(factor, bool)
+            or not isinstance(factor, int | float)
+            or not (factor == 0 or 0.01 <= factor <= 1e6)
+        ):
+            raise RequestError(f"--capacity-factor {factor!r}: expected a number such as 1.25, or 0 to drop nothing")
+
+    def check(self, work: Workload) -> None:
+        """RequestError, one line, for what does not go with the rest of ``work``, whose ``dp`` divides its batch."""
+        engine = work.engine
+        if engine.samples:
+            train = ", ".join(name for name in engines.names() if not engines.engine(name).samples)
+            raise RequestError(f"--execution {work.execution}: does not train; expected one of {train}")
+        if work.prompt_lens:
+            raise RequestError("--prompt-lens: --mode train takes one --seq-len; expected another mode")
+        if self.mean_len > work.seq_len:
+            raise RequestError(f"--mean-len {self.mean_len}: expected at most --seq-len {work.seq_len}")
+        if self.masked_tokens > work.tokens_each:
+            raise RequestError(
+                f"--masked-tokens {self.masked_tokens}: a sequence has {work.tokens_each} tokens; expected at most that"
+            )
+        framework = engine.training
+        if self.cuda_graphs != "none" and (framework is None or self.cuda_graphs not in framework.captures):
+            raise RequestError(
+                f"--cuda-graphs {self.cuda_graphs}: nothing that {work.software or work.execution} captures; expected"
+                " --execution megatron, of 24.08 or later"
+            )
+        over = work.parallelism
+        each = work.batch // over.dp
+        if self.micro_batch and each % self.micro_batch:
+            of = f" over --dp {over.dp}, {each} a rank" if over.dp > 1 else ""
+            fit = max(n for n in range(1, min(self.micro_batch, each) + 1) if each % n == 0)
+            raise RequestError(
+                f"--micro-batch {self.micro_batch}: does not divide --batch {work.batch}{of}; nearest valid: {fit}"
+            )
+        units = 2 * over.pp * over.vpp * work.micro_batches
+        if over.pp > 1 and units > _MOST_UNITS:
+            raise RequestError(
+                f"--batch {work.batch}: {work.micro_batches:,} micro-batches are {units:,} passes of the {over.pp}"
+                f" stages; expected at most {_MOST_UNITS:,}, by a larger --micro-batch or fewer sequences"
+            )
+
+    @property
+    def asked(self) -> dict[str, object]:
+        """Every word, by name, that is not at its default."""
+        return {name: value for name in _WORDS if (value := getattr(self, name)) != OPTIONS[name].default}
+
+
+_WORDS = tuple(name for name in Training.__match_args__ if name in OPTIONS)
+_CHECKED = checks_of(Training.__match_args__)
