@@ -13,6 +13,7 @@ from predictor.files.records import replace
 from predictor.graph.recording import Recording
 from predictor.models.step import Step
 from predictor.models.traced import torch_trace
+from predictor.models.traced.alike import once_for_all_alike
 from predictor.models.traced.recorder import Recorder
 from predictor.models.traced.substitutes import Substitutes, as_on_a_gpu, attention
 
@@ -163,7 +164,7 @@ def _quiet(model: Any, kwargs: dict[str, Any]) -> Any:
     """A pass that is not recorded."""
     recorder = Recorder(model)
     model.eval()
-    with as_on_a_gpu(), torch.no_grad(), recorder, recorder.quiet(), Substitutes(recorder, True):
+    with as_on_a_gpu(), torch.no_grad(), recorder, recorder.quiet(), Substitutes(recorder, True), once_for_all_alike():
         return model(**kwargs)
 
 

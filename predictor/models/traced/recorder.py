@@ -178,6 +178,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         for name, b in module.named_buffers():
             self._hold(b, name, STATE)
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: the word costs two calls of Python for every operator, and nothing here is compiled."""
+        return False
+
     def __enter__(self) -> Recorder:
         Recorder.active.append(self)
         super().__enter__()
