@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     arguments.num_gpus = _asked_gpus(arguments)
     with UnderWay(f"planning for {arguments.num_gpus} GPUs", arguments):
         searched, enough = _search(arguments)
-    chosen = searched.fitting[0] if searched.fitting else None
+    chosen = next(iter(searched.best(1)), None)
     more: dict[str, Any] = {}
     if arguments.explain is not None:
         from predictor.search.training.space import named
@@ -116,7 +116,7 @@ def _search(arguments: argparse.Namespace) -> tuple[PricedPlans, FewestGpusToTra
         asked, _counts(arguments.num_gpus), arguments.global_batch, only, objective=arguments.objective,
         dollars=dollars,
     )  # fmt: skip
-    if searched.fitting:
+    if searched.fits:
         return searched, None
     from predictor.search.training.enough import enough_gpus
 

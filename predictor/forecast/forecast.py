@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -184,7 +184,8 @@ class Forecast:
         if self.plan.parallel is not None:
             kinds = [self.plan.parallel.kinds[kind] for kind in self.plan.parallel.ranks]
             passes = self.run.work.micro_batches
-            return passes * sum(of(self.timed[place]) for kind in kinds for place in kind.chunks) / len(kinds)
+            each = {place: of(self.timed[place]) for kind in self.plan.parallel.kinds for place in kind.chunks}
+            return passes * sum(each[place] for kind in kinds for place in kind.chunks) / len(kinds)
         return sum(timed.stage.weight * of(timed) for timed in self.stages if timed.stage.phase != OPTIMIZER)
 
     @property
@@ -303,15 +304,19 @@ def forecast(run: Run, *, intervals: bool = True) -> Forecast:
     return answer
 
 
-def forecasts(runs: Sequence[Run], *, intervals: bool = False) -> Iterator[Forecast]:
+def forecasts(
+    runs: Sequence[Run], *, intervals: bool = False, planned: Mapping[int, Plan] | None = None
+) -> Iterator[Forecast]:
     """The forecast of every run, in order.
 
     Operators of all runs on a GPU are forecast together, and what any earlier run had is known. ``intervals``: with the
-    errors of the operators, which is half of the work.
+    errors of the operators, which is half of the work. ``planned``: plans that are known, by place of their run.
     """
     known: Known = {}
+    made = planned or {}
     for start in range(0, len(runs), CHUNK):
-        plans = [(run, plan_of(run)) for run in runs[start : start + CHUNK]]
+        chunk = enumerate(runs[start : start + CHUNK], start=start)
+        plans = [(run, made[place] if place in made else plan_of(run)) for place, run in chunk]
         for run, plan in plans:
             check_strict(run, plan)
         places: dict[tuple[GPUSpec, Engine, int], list[int]] = {}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -116,7 +117,7 @@ def chunks_of(config: Stack, pp: int, vpp: int = 1, stage_layers: tuple[int, ...
     if parts == 1:
         return (Chunk(0, layers, layers, True, True),)
     stacks = stacks_of(config, vpp)
-    sizes = list(stage_layers) or _sizes(layers, parts)
+    sizes = stage_layers or _sizes(layers, parts)
     if sizes is not None and sum(sizes) != layers:
         shown = ",".join(map(str, sizes))
         raise RequestError(f"--stage-layers {shown}: {sum(sizes)} layers; expected the {layers} of {config.name}")
@@ -138,12 +139,13 @@ def chunks_of(config: Stack, pp: int, vpp: int = 1, stage_layers: tuple[int, ...
     )
 
 
-def _sizes(layers: int, parts: int) -> list[int] | None:
+@lru_cache(maxsize=4096)  # a search asks for the same ones thousands of times
+def _sizes(layers: int, parts: int) -> tuple[int, ...] | None:
     sizes = divided(layers, parts)
     if sizes is None:
         return None
     each, first, last = sizes
-    return [each - first, *[each] * (parts - 2), each - last] if parts > 1 else [each]
+    return (each - first, *[each] * (parts - 2), each - last) if parts > 1 else (each,)
 
 
 def cut(graph: Graph, chunk: Chunk, full: Graph | None = None) -> Graph:

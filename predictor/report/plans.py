@@ -59,9 +59,9 @@ def to_json(plans: PricedPlans, most: int, more: dict[str, Any], enough: FewestG
         "software": work.software or None,
         "optimizer": training.optimizer,
         "plans_legal": plans.legal,
-        "plans_fitting": len(plans.fitting),
-        "plans": [row(plans, entry) for entry in plans.fitting[:most]],
-        "nearest": None if plans.fitting else _nearest(plans),
+        "plans_fitting": plans.fits,
+        "plans": [row(plans, entry) for entry in plans.best(most)],
+        "nearest": None if plans.fits else _nearest(plans),
         "enough": None
         if enough is None
         else {
@@ -92,7 +92,7 @@ def print_plans(plans: PricedPlans, most: int, console: Screen, enough: FewestGp
     )
     say(console, head, clauses=True)
     console.print()
-    best = plans.fitting[:most]
+    best = plans.best(most)
     several, priced = len(plans.num_gpus) > 1, plans.price is not None
     columns = [Column("#", right=True, key=True), Column("plan", key=True), *[Column("GPUs", right=True)] * several]
     columns += [Column(name, right=True) for name in ("step", "MFU", "memory", "bubble", "exposed")]
@@ -109,8 +109,8 @@ def print_plans(plans: PricedPlans, most: int, console: Screen, enough: FewestGp
     if best:
         print_table(console, columns, rows)
         console.print()
-    usable = plans.priced[0].usable_bytes / _GIB
-    say(console, f"{plans.legal:,} plans are legal, {len(plans.fitting):,} fit in {usable:.1f} GiB a GPU")
+    usable = (best or plans.priced)[0].usable_bytes / _GIB
+    say(console, f"{plans.legal:,} plans are legal, {plans.fits:,} fit in {usable:.1f} GiB a GPU")
     if not best:
         near = least(plans)
         missing = (near.memory_bytes - near.usable_bytes) / _GIB

@@ -120,7 +120,7 @@ def test_the_best_of_a_screening_is_the_best_of_all() -> None:
     some = random.Random(0).sample(plans, 150)
     everything = [one for one in sorted(exactly(some, asked, ROOFLINE), key=pricing.fastest) if one.fits]
     priced = price(some, asked, ROOFLINE, layers, most=12)
-    screened = [one for one in priced if one.fits and one.plan in some]
+    screened = [one for one in priced.all if one.fits and one.plan in some]
     assert len(screened) == len(everything)
     assert [one.plan for one in screened[:5]] == [one.plan for one in everything[:5]]
     assert [one.latency_s for one in screened[:5]] == [one.latency_s for one in everything[:5]]
@@ -170,7 +170,7 @@ def test_layers_that_do_not_divide_are_cut_too() -> None:
     held = {"pp": (4,), "micro_batch": (1,), "recompute": ("none",)}
     plans = list(space_of(asked, one, 4, 16, held).plans())
     assert [plan.stage_layers for plan in plans] == [(15, 16, 15, 15)]
-    (found,) = [each for each in price(plans, asked, ROOFLINE, 61) if each.plan == plans[0]]
+    (found,) = [each for each in price(plans, asked, ROOFLINE, 61).all if each.plan == plans[0]]
     answer = predictor.predict(config, "h100", mode="train", execution=TRAINER, batch=16, seq_len=512, pp=4,
                                micro_batch=1, stage_layers="15,16,15,15", artifacts="roofline")  # fmt: skip
     assert found.latency_s == answer.latency_s

@@ -10,7 +10,7 @@ with stages that do not fit left out. O(stages x layers^2), in numpy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -46,16 +46,16 @@ def near_even(layers: int, stages: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def recut(table: PlanTable, priced: Sequence[Priced]) -> list[Priced]:
-    """Of the fastest pipelines, those whose slowest stage another cut makes faster, with that cut.
+def recut(table: PlanTable, priced: Mapping[int, Priced]) -> list[Priced]:
+    """Of the fastest pipelines of those ``priced``, by row of the table, those whose slowest stage another cut makes
+    faster, with that cut.
 
     The embedding and the head are layers of their own; a stage has room for the state of its layers and for what the
     micro-batches that it holds at once leave. The step is shorter by what the slowest stage is, once a micro-batch.
     Stages of several chunks, whose layers are alike, are cut as those of one are, and share out what they have.
     """
-    some = [i for i, candidate in enumerate(priced) if table.p[i] > 1 and candidate.fits]
     faster_plans = []
-    for i in sorted(some, key=lambda i: priced[i].latency_s)[:RECUT]:
+    for i in sorted(priced, key=lambda i: priced[i].latency_s)[:RECUT]:
         candidate, stages, chunks, of_stage, shared = (
             priced[i],
             int(table.p[i]),

@@ -50,6 +50,6 @@ def enough_gpus(asked: Request, priced_plans: PricedPlans, only: Mapping[str, tu
         except RequestError:  # sizes that do not divide, or more than the system joins
             continue
         looked_at = count
-        if more.fitting:
-            return FewestGpusToTrain(more.fitting[0], looked_at)
+        if more.fits:
+            return FewestGpusToTrain(more.best(1)[0], looked_at)
     return FewestGpusToTrain(None, looked_at)

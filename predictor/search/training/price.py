@@ -8,6 +8,9 @@ ranked anew.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
 
 from predictor.errors import RequestError
 from predictor.files.collector import no_collector
@@ -17,9 +20,10 @@ from predictor.kernels.artifact import ArtifactSet, RooflineOnly
 from predictor.request.request import Request
 from predictor.request.run import Run
 from predictor.search.training.priced import Priced, run_of
-from predictor.search.training.screen import screen
+from predictor.search.training.screen import Ints, Screening
 from predictor.search.training.space import ParallelPlan
 from predictor.simulate.plan import plan_of
+from predictor.simulate.stage import Plan
 
 #: Plans that are forecast one by one at least, and all of them where there are no more than so many: chosen by looking
 #: at gpt3 on 64 and 1,024 GPUs, where the best ten were among the first 15 of the screening.
@@ -44,39 +48,91 @@ def cheapest(priced: Priced) -> Rank:
     return priced.latency_s * priced.plan.num_gpus, priced.latency_s, priced.memory_bytes, priced.plan
 
 
+class RankedPlans:
+    """The plans of a search: those that are ``known``, with their answers, exact ones and cuts, and the ``rest``, rows
+    of a screening, which gives an answer of those that are asked for."""
+
+    def __init__(
+        self, known: Sequence[Priced], rank: Callable[[Priced], Rank], screening: Screening | None = None,
+        rest: Ints | None = None,
+    ) -> None:  # fmt: skip
+        self.known, self._rank = known, rank
+        self._screening, self._rest = screening, np.zeros(0, dtype=np.int64) if rest is None else rest
+
+    def __len__(self) -> int:
+        return len(self.known) + len(self._rest)
+
+    @cached_property
+    def all(self) -> tuple[Priced, ...]:
+        """Every plan, the first by rank first."""
+        rest = [] if self._screening is None else self._screening.priced(self._rest)
+        return tuple(sorted((*self.known, *rest), key=self._rank))
+
+    @cached_property
+    def fits(self) -> int:
+        """How many fit in memory."""
+        return sum(priced.fits for priced in self.known) + len(self._fitting)
+
+    def best(self, count: int) -> tuple[Priced, ...]:
+        """The first ``count`` of those that fit."""
+        some = [priced for priced in self.known if priced.fits]
+        if self._screening is not None:
+            some += first(self._screening, self._fitting, count, self._rank)
+        return tuple(sorted(some, key=self._rank)[:count])
+
+    @cached_property
+    def _fitting(self) -> Ints:
+        return self._rest if self._screening is None else self._rest[self._screening.fits[self._rest]]
+
+
+def first(screening: Screening, rows: Ints, count: int, rank: Callable[[Priced], Rank]) -> list[Priced]:
+    """Of the plans of ``rows`` the first ``count`` by ``rank``."""
+    weight = screening.gpus if rank is cheapest and rows.size else None
+    return sorted(screening.priced(screening.fastest(rows, count, weight)), key=rank)[:count]
+
+
 def price(
     plans: Sequence[ParallelPlan], asked: Request, selector: ArtifactSet | RooflineOnly, layers: int,
     most: int = EXACT, rank: Callable[[Priced], Rank] = fastest,
-) -> tuple[Priced, ...]:  # fmt: skip
-    """Every plan with its answer, and those with cuts that are faster, the first by ``rank`` first; of these at least
-    ``most`` that fit, where so many do, forecast exactly."""
+) -> RankedPlans:  # fmt: skip
+    """Every plan with its answer, and those with cuts that are faster; of the first by ``rank`` at least ``most`` that
+    fit, where so many do, forecast exactly."""
     with no_collector():
-        screened = sorted(screen(plans, asked, selector, layers, len(plans) <= SIMULATED), key=rank)
+        screening = Screening(plans, asked, selector, layers, len(plans) <= SIMULATED)
+        cuts = screening.cuts
     if len(plans) <= most:
-        return tuple(
-            sorted(exactly(dict.fromkeys((*plans, *(priced.plan for priced in screened))), asked, selector), key=rank)
-        )
+        every = dict.fromkeys((*plans, *screening.kept, *(priced.plan for priced in cuts)))
+        return RankedPlans(exactly(every, asked, selector), rank)
+    roomy = np.flatnonzero(screening.held <= ROOM * screening.usable)
+    more = [priced for priced in cuts if priced.memory_bytes <= ROOM * priced.usable_bytes]
     done: dict[ParallelPlan, Priced] = {}
-    candidates = [priced.plan for priced in screened if priced.memory_bytes <= ROOM * priced.usable_bytes]
-    while candidates and (missing := most - sum(priced.fits for priced in done.values())) > 0:
-        some, candidates = candidates[:missing], candidates[missing:]
+    taken = 0
+    while (missing := most - sum(priced.fits for priced in done.values())) > 0:
+        candidates = sorted([*first(screening, roomy, taken + missing, rank), *more], key=rank)
+        some = [priced.plan for priced in candidates[taken : taken + missing]]
+        if not some:
+            break
+        taken += missing
         done |= {priced.plan: priced for priced in exactly(some, asked, selector)}
-    return tuple(sorted((done.get(priced.plan, priced) for priced in screened), key=rank))
+    known = [done[plan] for plan in screening.kept if plan in done]
+    known += [done.get(priced.plan, priced) for priced in cuts]
+    rest = np.array([i for i, plan in enumerate(screening.kept) if plan not in done], dtype=np.int64)
+    return RankedPlans(known, rank, screening, rest)
 
 
 def exactly(plans: Iterable[ParallelPlan], asked: Request, selector: ArtifactSet | RooflineOnly) -> tuple[Priced, ...]:
     """The plans with the forecasts of `predict`; one that has none is left out."""
     runs: list[tuple[ParallelPlan, Run]] = []
+    planned: dict[int, Plan] = {}
     for plan in plans:
         try:
             run = run_of(asked, plan, selector)
-            plan_of(run)
+            planned[len(runs)] = plan_of(run)
         except RequestError:
             continue
         runs.append((plan, run))
-    return tuple(
-        _answer(plan, forecast) for (plan, _), forecast in zip(runs, forecasts([run for _, run in runs]), strict=True)
-    )
+    made = forecasts([run for _, run in runs], planned=planned)
+    return tuple(_answer(plan, forecast) for (plan, _), forecast in zip(runs, made, strict=True))
 
 
 def _answer(plan: ParallelPlan, forecast: Forecast) -> Priced:

@@ -13,9 +13,11 @@ makes faster are added with that cut (`predictor.search.training.cuts`).
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from predictor.errors import RequestError
 from predictor.files.records import replace
@@ -26,10 +28,10 @@ from predictor.passes.pipeline import chunks_of
 from predictor.request.options import NO_SHARD
 from predictor.request.request import Request
 from predictor.request.run import Run
-from predictor.search.training.cuts import recut
+from predictor.search.training.cuts import RECUT, recut
 from predictor.search.training.priced import Priced, run_of
 from predictor.search.training.space import ParallelPlan
-from predictor.search.training.table import Layers, PlanTable, Replicas, Three
+from predictor.search.training.table import Floats, Layers, PlanTable, Replicas, Three
 from predictor.simulate.memory import memory_of, state_of
 from predictor.simulate.plan import plan_of
 from predictor.simulate.stage import Plan as StepPlan
@@ -37,6 +39,8 @@ from predictor.simulate.step_time import passes_of
 from predictor.simulate.times import Operators, TimedStage
 
 Key = TypeVar("Key", bound=Hashable)
+BoolArray = NDArray[np.bool_]
+Ints = NDArray[np.int64]
 #: Stages of the short pipelines that are tried, from the fewest that have a middle by definition; chosen by looking at
 #: how many the layers and nodes of the catalogue need.
 _SHORT = range(3, 13)
@@ -211,39 +215,106 @@ def _replicas(piece: _Piece) -> Replicas:
 # ------------------------------------------------------------------------------------------------------ all together
 
 
+class Screening:
+    """Plans by their pieces, as columns: memory of all of them, and seconds of those that are asked for. A pipeline is
+    simulated when a bound of its step (`PlanTable.least_s`) does not rule it out.
+
+    ``kept``: the plans that have pieces; one that has none, as where its degrees cannot be, is left out. With
+    ``simulated`` False pipelines are closed forms.
+    """
+
+    def __init__(
+        self, plans: Sequence[ParallelPlan], asked: Request, selector: ArtifactSet | RooflineOnly, layers: int,
+        simulated: bool = False,
+    ) -> None:  # fmt: skip
+        layers_of, shared, sample, flops = pieces(plans, asked, selector, layers)
+        batch = asked.batch or 1
+        self.kept: list[ParallelPlan] = []
+        rows: list[tuple[Layers, Replicas]] = []
+        for plan in plans:
+            row = layers_of.get(layers_key(plan)), shared.get(replicas_key(plan, batch))
+            if row[0] is not None and row[1] is not None:
+                self.kept.append(plan)
+                rows.append(row)
+        self.held = self.usable = self._bound_s = self._pipeline_s = np.zeros(0)
+        if sample is None or not self.kept:
+            self.kept = []
+            return
+        self.table = table = PlanTable(self.kept, [of for of, _ in rows], [of for _, of in rows])
+        table.lay_out(batch, layers)
+        self._steady = sample.work.engine.training is not None and sample.work.engine.training.p2p_overlaps
+        self._flops = flops * batch
+        self._peak = sample.gpu.peak_flops(sample.numbers.gemm)
+        self.gpus = table.p * table.dp * np.array([plan.tp * plan.cp for plan in self.kept], float)
+        self.held, self.usable = table.memory()
+        self._once_s, self._update_s, self._exchanged_s = table.once(sample)
+        self._pipeline_s = np.full(len(self.kept), np.nan) if simulated else table.closed_s(self._steady)
+        least_s = table.least_s(self._steady) if simulated else self._pipeline_s
+        self._bound_s = least_s + self._once_s + self._update_s
+
+    @property
+    def fits(self) -> BoolArray:
+        """Which plans every GPU has room for."""
+        return self.held <= self.usable
+
+    def latency_s(self, rows: Sequence[int] | Ints) -> Floats:
+        """Seconds of a step of the plans of ``rows``."""
+        some = np.asarray(rows, dtype=np.int64)
+        missing = some[np.isnan(self._pipeline_s[some])]
+        if missing.size:
+            self._pipeline_s[missing] = self.table.simulated_s(self._steady, missing.tolist())
+        return self._pipeline_s[some] + self._once_s[some] + self._update_s[some]
+
+    def fastest(self, rows: Ints, count: int, weight: Floats | None = None) -> Ints:
+        """Of ``rows``, in their order, the ``count`` whose seconds (times ``weight``, by row of all) are least, and
+        those that are not slower than the last of them."""
+        if not rows.size or count < 1:
+            return rows[:0]
+        weights = np.ones(len(self.kept)) if weight is None else weight
+        bound = self._bound_s[rows] * weights[rows]
+        by_bound = rows[np.argsort(bound, kind="stable")]
+        bound = np.sort(bound)
+        looked = min(count, len(rows))
+        while True:
+            seconds = self.latency_s(by_bound[:looked]) * weights[by_bound[:looked]]
+            last = np.sort(seconds)[min(count, len(seconds)) - 1]
+            enough = int(np.searchsorted(bound, last, side="right"))
+            if enough <= looked:
+                return np.sort(by_bound[:looked][seconds <= last])
+            looked = enough
+
+    def priced(self, rows: Sequence[int] | Ints) -> list[Priced]:
+        """The answers of the plans of ``rows``."""
+        if not len(rows):
+            return []
+        some = np.asarray(rows, dtype=np.int64)
+        latency_s, table = self.latency_s(some), self.table
+        sent_s = table.sent_s(self._steady)
+        busy = table.micro_batches * table.mean_s
+        bubble = np.maximum(0.0, self._pipeline_s[some] - busy[some] - sent_s[some])
+        mfu = self._flops / latency_s / (self.gpus[some] * self._peak)
+        columns = (latency_s, mfu, self.held[some], self.usable[some], bubble, (self._exchanged_s + sent_s)[some])
+        return [
+            Priced(self.kept[i], t, rate, bytes_, room, idle, out,
+                   {"compute": t - idle - out, "bubble": idle, "exchanged": out}, False)
+            for i, t, rate, bytes_, room, idle, out in zip(
+                some.tolist(), *(column.tolist() for column in columns), strict=True
+            )
+        ]  # fmt: skip
+
+    @cached_property
+    def cuts(self) -> list[Priced]:
+        """The fastest pipelines that fit with cuts that are faster."""
+        if not self.kept:
+            return []
+        some = self.fastest(np.flatnonzero((self.table.p > 1) & self.fits), RECUT)
+        return recut(self.table, dict(zip(some.tolist(), self.priced(some), strict=True)))
+
+
 def screen(
     plans: Sequence[ParallelPlan], asked: Request, selector: ArtifactSet | RooflineOnly, layers: int,
     simulated: bool = False,
 ) -> list[Priced]:  # fmt: skip
-    """All plans by their pieces, and the best with cuts that are faster; a plan that has no pieces, as where its
-    degrees cannot be, is left out."""
-    layers_of, shared, sample, own_flops = pieces(plans, asked, selector, layers)
-    batch = asked.batch or 1
-    kept = [plan for plan in plans if layers_key(plan) in layers_of and replicas_key(plan, batch) in shared]
-    if not kept or sample is None:
-        return []
-    table = PlanTable(
-        kept, [layers_of[layers_key(plan)] for plan in kept], [shared[replicas_key(plan, batch)] for plan in kept]
-    )
-    table.lay_out(batch, layers)
-    steady = sample.work.engine.training is not None and sample.work.engine.training.p2p_overlaps
-    pipeline_s = table.simulated_s(steady) if simulated else table.closed_s(steady)
-    latency_s, exchanged_s = table.once(pipeline_s, sample)
-    flops = own_flops * batch
-    held, usable = table.memory()
-    busy = table.micro_batches * table.mean_s
-    bubble = np.maximum(0.0, pipeline_s - busy - table.sent_s)
-    peak = sample.gpu.peak_flops(sample.numbers.gemm)
-    gpus = np.array([plan.num_gpus for plan in kept], float)
-    mfu = flops / latency_s / (gpus * peak)
-    rows = zip(
-        kept, latency_s.tolist(), mfu.tolist(), held.tolist(), usable.tolist(), bubble.tolist(),
-        (exchanged_s + table.sent_s).tolist(), strict=True,
-    )  # fmt: skip
-    screened = [
-        Priced(
-            plan, t, rate, bytes_, room, idle, out, {"compute": t - idle - out, "bubble": idle, "exchanged": out}, False
-        )
-        for plan, t, rate, bytes_, room, idle, out in rows
-    ]
-    return [*screened, *recut(table, screened)]
+    """All plans by their pieces, and the best with cuts that are faster."""
+    screening = Screening(plans, asked, selector, layers, simulated)
+    return [*screening.priced(range(len(screening.kept))), *screening.cuts]

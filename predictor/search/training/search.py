@@ -23,7 +23,7 @@ from predictor.request.options import (
 from predictor.request.request import Request
 from predictor.request.run import Run
 from predictor.request.words import RECOMPUTES
-from predictor.search.training.price import cheapest, fastest, price
+from predictor.search.training.price import RankedPlans, cheapest, fastest, price
 from predictor.search.training.priced import Priced, run_of
 from predictor.search.training.space import ParallelPlan, Space
 from predictor.simulate.lower import placed
@@ -35,20 +35,34 @@ NEAR = 64
 
 @dataclass(frozen=True)
 class PricedPlans:
-    """What a search found: a run of the request on one GPU, the GPUs' ``system``, every plan priced, the best first."""
+    """What a search found: a run of the request on one GPU, the GPUs' ``system``, and the plans in their order."""
 
     run: Run
     system: SystemSpec
     num_gpus: tuple[int, ...]
     batch: int
     legal: int
-    priced: tuple[Priced, ...]
+    ranked: RankedPlans
     price: float | None = None
+
+    @property
+    def priced(self) -> tuple[Priced, ...]:
+        """Every plan priced, the best first."""
+        return self.ranked.all
 
     @property
     def fitting(self) -> tuple[Priced, ...]:
         """Those that fit in memory, the best first."""
         return tuple(candidate for candidate in self.priced if candidate.fits)
+
+    @property
+    def fits(self) -> int:
+        """How many fit in memory."""
+        return self.ranked.fits
+
+    def best(self, count: int) -> tuple[Priced, ...]:
+        """The first ``count`` of those that fit, without the rest being priced."""
+        return self.ranked.best(count)
 
     def tokens_per_dollar(self, candidate: Priced) -> float | None:
         """Tokens trained for a dollar; None where there is no price."""
@@ -74,11 +88,11 @@ def search(
     if not plans:
         raise RequestError(_nothing(asked, single, num_gpus, batch, only))
     rank = cheapest if objective == DOLLARS else fastest
-    priced = price(plans, replace(asked, mode="train", batch=batch), selector, single.config.stack().layers, rank=rank)
-    if not priced:  # what refuses them all says why
+    ranked = price(plans, replace(asked, mode="train", batch=batch), selector, single.config.stack().layers, rank=rank)
+    if not len(ranked):  # what refuses them all says why
         plan_of(run_of(replace(asked, mode="train", batch=batch), plans[0], selector))
-    legal = len({*plans, *(each.plan for each in priced)})  # cuts that are faster among them
-    return PricedPlans(single, spaces[0].system, tuple(num_gpus), batch, legal, priced, dollars)
+    legal = len({*plans, *(each.plan for each in ranked.known)})  # cuts that are faster among them
+    return PricedPlans(single, spaces[0].system, tuple(num_gpus), batch, legal, ranked, dollars)
 
 
 def space_of(asked: Request, single: Run, count: int, batch: int, only: Mapping[str, tuple[Any, ...]]) -> Space:

@@ -10,7 +10,7 @@ from typing import Any
 
 from predictor.errors import RequestError, unknown_name
 from predictor.hardware.system import SystemSpec
-from predictor.models.base import Model
+from predictor.models.base import Model, Stack
 from predictor.passes.pipeline import chunks_of
 from predictor.request.options import BREADTH_FIRST, GPIPE, INTERLEAVED, ONE_F_ONE_B, OPTIONS, RING
 from predictor.request.parallelism import Parallelism
@@ -216,11 +216,7 @@ class Space:
 
     def _even(self, pp: int, vpp: int) -> bool:
         """Whether layers can be shared out over chunks, as many to each or one less to the ends."""
-        try:
-            chunks_of(self.config.stack(), pp, vpp)
-        except RequestError:
-            return False
-        return True
+        return _even(self.config.stack(), pp, vpp)
 
     def _held(self, name: str, values: Sequence[Any]) -> Sequence[Any]:
         chosen = self.only.get(name)
@@ -248,6 +244,15 @@ class Space:
         except RequestError:
             return False
         return True
+
+
+@lru_cache(maxsize=4096)  # a search asks for the same ones thousands of times
+def _even(stack: Stack, pp: int, vpp: int) -> bool:
+    try:
+        chunks_of(stack, pp, vpp)
+    except RequestError:
+        return False
+    return True
 
 
 def named(label: str, plans: Sequence[ParallelPlan]) -> ParallelPlan:

@@ -20,6 +20,9 @@ from predictor.simulate.timeline import slowdown
 Floats = NDArray[np.float64]
 #: First, middle, last: of what a pipeline has at its ends, and between.
 Three = tuple[float, float, float]
+#: Part by which a bound of a pipeline is lowered, so that rounding does not lift it over the simulation: far above that
+#: of sums of a million numbers in binary64 (1e6 x 2^-53, about 1e-10), by definition of the format.
+ROUNDING = 1e-9
 
 
 class Layers(NamedTuple):
@@ -98,21 +101,47 @@ class PlanTable:
         """The pipeline in closed form: the slowest stage once a micro-batch, the rest of one chunk's way once, and the
         messages that hold stages up. Exact for equal stages of 1f1b, interleaved, gpipe and breadth-first orders
         without messages (tests/simulate/test_pipeline.py, test_planning.py)."""
-        alternates = np.array([order(plan) == INTERLEAVED for plan in self.plans])
-        waits = self.micro_batches * np.where(steady & alternates, 0.0, self.v)
-        self.sent_s = 2.0 * self.message_s * (waits + np.where(self.p > 1, self.p - 1, 0.0))
         m, v = self.micro_batches, self.v
         full = (m - 1.0 / v) * self.slowest_s + self.through_s / v
         empty = self.through_s + (m - 1.0) * self.slowest_s / v  # micro-batches that do not fill the ring of chunks
-        seconds: Floats = np.maximum(full, empty) + self.sent_s
+        seconds: Floats = np.maximum(full, empty) + self.sent_s(steady)
         return seconds
 
-    def simulated_s(self, steady: bool) -> Floats:
-        """The pipeline by its orders, plans of one order together."""
-        self.closed_s(steady)
+    def sent_s(self, steady: bool) -> Floats:
+        """Messages that hold stages up."""
+        alternates = np.array([order(plan) == INTERLEAVED for plan in self.plans])
+        waits = self.micro_batches * np.where(steady & alternates, 0.0, self.v)
+        seconds: Floats = 2.0 * self.message_s * (waits + np.where(self.p > 1, self.p - 1, 0.0))
+        return seconds
+
+    def least_s(self, steady: bool) -> Floats:
+        """What no order of the pipeline is faster than, whatever its stages take: each of them has all micro-batches to
+        run, not before the first has come through the first chunks of those before it, and what it sent back last goes
+        the same way. Where a message holds up who sends it, a stage has those to send, too."""
+        beside = steady & (self.v > 1)
+        held = np.where(beside, 0.0, self.message_s)  # of every unit that sends
+        way_s = self.forward_s + self.backward_s
+        stage_s = self.stage_forward_s + self.stage_backward_s
+        m, p, sent = self.micro_batches, self.p, 2.0 * self.message_s
+        between = np.maximum(p - 2.0, 0.0)
+        layers = between.copy()  # of the chunks between the ends, in those of the largest
+        for i, cut in self.cut.items():
+            layers[i] = cut[1:-1].sum() / max(1.0, self.sizes[i, 1])
+        to_second = way_s[:, 0] + self.message_s
+        last = to_second + layers * way_s[:, 1] + between * sent + m * (stage_s[:, 2] + held)
+        first = m * (stage_s[:, 0] + held)
+        middle = np.where(p > 2, to_second + m * (stage_s[:, 1] + 2.0 * held), 0.0)
+        bound = np.where(p > 1, np.maximum(np.maximum(first, last), middle), m * self.slowest_s)
+        seconds: Floats = bound * (1.0 - ROUNDING)
+        return seconds
+
+    def simulated_s(self, steady: bool, rows: Sequence[int] | None = None) -> Floats:
+        """The pipeline by its orders, plans of one order together; of the plans of ``rows`` alone, in that order."""
+        asked = range(len(self.plans)) if rows is None else rows
         step_s = np.empty(len(self.plans))
         groups: dict[tuple[str, int, int, int], list[int]] = {}
-        for i, plan in enumerate(self.plans):
+        for i in asked:
+            plan = self.plans[i]
             m = round(float(self.micro_batches[i]))
             groups.setdefault((order(plan), plan.pp, m, plan.vpp), []).append(i)
         for (name, p, m, v), members in groups.items():
@@ -131,10 +160,11 @@ class PlanTable:
             sent = np.repeat(self.message_s[some][:, None], p, axis=1)
             held = STEADY if steady and v > 1 else BLOCKING
             step_s[some] = steps(order_of(name, p, m, v), ways[0], ways[1], sent, held)
-        return step_s
+        return step_s if rows is None else step_s[np.array(rows, dtype=np.int64)]
 
-    def once(self, pipeline_s: Floats, sample: Run) -> tuple[Floats, Floats]:
-        """Seconds of the whole step, and of what is exchanged."""
+    def once(self, sample: Run) -> tuple[Floats, Floats, Floats]:
+        """Beside the pipeline, seconds of what is exchanged once a step, and of the update; and of all that is exchanged
+        but messages."""
         training, slower = sample.work.engine.training, slowdown(sample.gpu)
         reduce_s, gather_s = self._of(self.shared, "reduce_s"), self._of(self.shared, "gather_s")
         if training is not None and training.gradients_overlap:
@@ -150,7 +180,7 @@ class PlanTable:
             * np.array([1.0 / plan.pp for plan in self.plans])
             * self.layers
         )
-        return pipeline_s + once + update_s, once + inside
+        return once, update_s, once + inside
 
     def memory(self) -> tuple[Floats, Floats]:
         """Bytes of the fullest of the first two and the last stage, and what a GPU may use."""
