@@ -2,7 +2,7 @@
 """What a forecast costs: cold (a new process) and warm (one process, models that share nothing with the last one).
 
 usage: benchmarks/speed.py [--runs 9] [--models 100] [--sweep 10000] [--grid 2000] [--many 100000] [--users 10]
-                           [--cold] [--json]
+                           [--cold] [--searches [3]] [--json]
 
 Cold: `predict --model gpt3 --gpu h100` into a pipe against `python -c "import numpy, yaml"`, in turn: CPU time of each
 process, wall time and peak memory; the medians, and those of the ratios. `--cold` measures this alone. Warm: dense
@@ -13,6 +13,8 @@ requests included, over their number. Grid: prompts and decode steps of one mode
 with their intervals. Many: one call of `predict_many` with so many points of such a grid, in a process of its own: its
 CPU time and its peak memory. Page: what an answer of `tilecast ui` costs the process that gives it, of the questions of
 benchmarks/ui_load.py, and how many answers a second so many users get from a server on loopback (needs the extra "ui").
+Searches (`--searches`, these alone): `plan` and `serve plan` as new processes, each in turn with
+the yardstick of a cold command; the least CPU time of so many runs, and its ratio to the least of the yardstick.
 
 A time holds on one machine. So each stands beside a yardstick, a fixed loop of Python and numpy (`yardstick`) that is
 timed in turn with it, and its multiple of that: the ratio of times of this process's CPU, which other work on the
@@ -264,8 +266,33 @@ def page(users: int) -> dict[str, float]:
     }
 
 
+_SERVED = "serve plan --isl 4000 --osl 1000 --ttft 1s --tpot 20ms"
+#: What is searched for, and seconds of a processor that are asked of it.
+SEARCHES = {
+    "plan gpt3, 1,024 A100": ("plan --model gpt3 --gpu a100 --num-gpus 1024 --global-batch 1536", 1.2),
+    "serve plan qwen3-32b, 8 H200, one engine": (
+        f"{_SERVED} --model qwen3-32b --gpu h200 --num-gpus 8 --execution vllm", 0.8,
+    ),
+    "serve plan deepseek-v3, 72 GB200": (f"{_SERVED} --model deepseek-v3 --gpu gb200 --num-gpus 72", 10.0),
+}  # fmt: skip
+
+
+def searches(runs: int) -> dict[str, dict[str, float]]:
+    """CPU seconds of each search, of its yardstick, and their ratio: the least of ``runs`` in turn, after one that is
+    not counted."""
+    process(BASE)
+    rows = {}
+    for name, (words, asked_s) in SEARCHES.items():
+        command = [sys.executable, "-m", "predictor", *words.split(), "--json"]
+        process(command) if runs > 1 else None
+        pairs = [(process(BASE)[0], process(command)[0]) for _ in range(runs)]
+        base_s, cpu_s = (min(side) for side in zip(*pairs, strict=True))
+        rows[name] = {"cpu_s": cpu_s, "import_numpy_yaml_cpu_s": base_s, "ratio": cpu_s / base_s, "asked_s": asked_s}
+    return rows
+
+
 def main() -> int:
-    """Print all of them."""
+    """Print all of them, or the searches."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=9)
     parser.add_argument("--models", type=int, default=100)
@@ -274,9 +301,20 @@ def main() -> int:
     parser.add_argument("--many", type=int, default=100_000, metavar="POINTS")
     parser.add_argument("--users", type=int, default=10)
     parser.add_argument("--cold", action="store_true", help="the cold command alone")
+    parser.add_argument("--searches", type=int, nargs="?", const=3, metavar="RUNS", help="the searches alone")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     sys.path.insert(0, str(ROOT))
+    if arguments.searches:
+        rows = searches(arguments.searches)
+        if arguments.json:
+            print(json.dumps({"machine": machine(), "searches": rows}, indent=2))
+            return 0
+        print(f"machine: {machine()}")
+        for name, row in rows.items():
+            print(f"{name}: {row['cpu_s']:.2f} s of CPU (asked: {row['asked_s']:g} s), import numpy, yaml", end=" ")
+            print(f"{row['import_numpy_yaml_cpu_s']:.3f} s: ratio {row['ratio']:.1f} (least of {arguments.searches})")
+        return 0
     result: dict[str, Any] = {"machine": machine(), "cold": cold(arguments.runs)}
     if not arguments.cold:
         result |= {"many": many(arguments.many)}  # before this process grows: whom it starts counts its peak, too

@@ -79,8 +79,10 @@ class Pages:
 
     def grown(self, clock: int, ticks: int) -> int:
         """Pages taken in so many ticks from ``clock`` on: all that grow take one in as many as a page has tokens."""
-        rounds, rest = divmod(ticks, self.size)
         places, size = self._places, self.size
+        if ticks == 1 < size:
+            return places[-clock % size]
+        rounds, rest = divmod(ticks, size)
         return rounds * self._growing + sum(places[-tick % size] for tick in range(clock, clock + rest))
 
     def growth(self, clock: int, ticks: int) -> npt.NDArray[np.int64]:
@@ -127,11 +129,18 @@ class Batching(ABC):
 
     @abstractmethod
     def batch(self) -> StepBatch:
-        """The next step. Pages of its prompts are taken; there are enough for one tick of those who decode."""
+        """The next step. Pages of its prompts are taken; there are enough for one tick of those who decode.
+
+        Where this is `settled`, it is a step of all who decode, and nobody asks."""
 
     def patience(self) -> int:
         """Decode steps after which those who wait are looked at again, though nobody came or went."""
         return 2**30
+
+    @property
+    def settled(self) -> bool:
+        """Whether there is nothing to choose: nobody waits, no prompt is begun, and those who decode have room."""
+        return bool(self.decoding) and not self.waiting and not self.begun and self.spare >= 0
 
     @property
     def running(self) -> int:
@@ -163,6 +172,13 @@ class Batching(ABC):
                 return sequence
             heapq.heappop(self._ends)
         return None
+
+    def due(self) -> Sequence | None:
+        """One of those who decode that is done by now."""
+        if not self._ends or self._ends[0][0] > self.clock:
+            return None
+        sequence = self.soonest()
+        return sequence if sequence is not None and sequence.ends <= self.clock else None
 
     def cached(self, sequence: Sequence) -> int:
         """Tokens of a waiting prompt that the cache has: whole pages, and at least one token is left to compute."""

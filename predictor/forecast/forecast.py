@@ -33,16 +33,7 @@ from predictor.simulate.breakdown import (
 )
 from predictor.simulate.capacity import advised
 from predictor.simulate.capture import capture_notes
-from predictor.simulate.columns import (
-    FEWEST,
-    NoColumns,
-    PartWays,
-    in_columns,
-    plain,
-    points,
-    records_apart,
-    structure,
-)
+from predictor.simulate.columns import plain, planned, points, records_apart
 from predictor.simulate.falling import falling_notes
 from predictor.simulate.interval import range_notes, total_interval
 from predictor.simulate.memory import Memory, memory_of, parameters
@@ -305,15 +296,16 @@ def forecast(run: Run, *, intervals: bool = True) -> Forecast:
 
 
 def forecasts(
-    runs: Sequence[Run], *, intervals: bool = False, planned: Mapping[int, Plan] | None = None
+    runs: Sequence[Run], *, intervals: bool = False, known_plans: Mapping[int, Plan] | None = None
 ) -> Iterator[Forecast]:
     """The forecast of every run, in order.
 
     Operators of all runs on a GPU are forecast together, and what any earlier run had is known. ``intervals``: with the
-    errors of the operators, which is half of the work. ``planned``: plans that are known, by place of their run.
+    errors of the operators, which is half of the work. ``known_plans``: plans that were made already, by place of
+    their run.
     """
     known: Known = {}
-    made = planned or {}
+    made = known_plans or {}
     for start in range(0, len(runs), CHUNK):
         chunk = enumerate(runs[start : start + CHUNK], start=start)
         plans = [(run, made[place] if place in made else plan_of(run)) for place, run in chunk]
@@ -340,7 +332,7 @@ def summaries(runs: Sequence[Run], *, intervals: bool = False) -> Iterator[Predi
     for start in range(0, len(runs), POINTS):
         chunk = runs[start : start + POINTS]
         answers: dict[int, Prediction] = {}
-        columns, alone = _planned(chunk)
+        columns, alone = planned(chunk, plan_of)
         by_key: dict[tuple[GPUSpec, Engine, int], list[tuple[list[int], Run, Plan]]] = {}
         for column in columns:
             by_key.setdefault(_key(column[1]), []).append(column)
@@ -355,34 +347,6 @@ def summaries(runs: Sequence[Run], *, intervals: bool = False) -> Iterator[Predi
         for place in range(len(chunk)):
             yield answers.pop(place)
         _forget(known)
-
-
-def _planned(runs: Sequence[Run]) -> tuple[list[tuple[list[int], Run, Plan]], list[int]]:
-    """Runs as columns, each with the places of its points, and the places of those that are none's."""
-    groups: dict[object, list[int]] = {}
-    alone: list[int] = []
-    for place, run in enumerate(runs):
-        key = structure(run)
-        if key is None:
-            alone.append(place)
-        else:
-            groups.setdefault(key, []).append(place)
-    columns: list[tuple[list[int], Run, Plan]] = []
-    asked = list(groups.values())
-    while asked:
-        places = asked.pop()
-        if len(places) < FEWEST:
-            alone += places
-            continue
-        column = in_columns([runs[place] for place in places])
-        try:
-            columns.append((places, column, plan_of(column)))
-        except PartWays as parting:
-            ways = parting.mask.tolist()
-            asked += [[place for place, way in zip(places, ways, strict=True) if way is side] for side in (True, False)]
-        except NoColumns:
-            alone += places
-    return columns, sorted(alone)
 
 
 Known = dict[tuple[GPUSpec, Engine, int], Operators]

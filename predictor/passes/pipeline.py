@@ -12,7 +12,9 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from predictor.engines.launch import divided
 from predictor.errors import RequestError, UnsupportedError
@@ -248,8 +250,9 @@ def check_stages(config: Stack, pp: int) -> None:
         raise RequestError(f"--pp {pp}: {config.name} has {config.layers} layers; expected at most {config.layers}")
 
 
-def staged(graph: Graph, mesh: Mesh, layers: int, tokens: int, hidden: int, dtype: str) -> Staged:
-    """``graph`` of a model with ``layers`` as ``pp`` stages run it; ``tokens`` of a micro-batch, ``hidden`` wide."""
+def staged(graph: Graph, mesh: Mesh, layers: int, tokens: Any, hidden: int, dtype: str) -> Staged:
+    """``graph`` of a model with ``layers`` as ``pp`` stages run it; ``tokens`` of a micro-batch, ``hidden`` wide; of a
+    graph of many points, an array (points,)."""
     pp = mesh.degree("pp")
     if pp == 1:
         return Staged(graph, (len(graph.blocks),))
@@ -284,11 +287,13 @@ def _part(blocks: tuple[Block, ...], first: int, last: int) -> Iterator[Block]:
             yield replace(block, repeat=len(of_stage), layers=of_stage)
 
 
-def _sent(mesh: Mesh, stage: int, elements: int, dtype: str) -> Block:
+def _sent(mesh: Mesh, stage: int, elements: Any, dtype: str) -> Block:
     """Hidden states on their way to a stage: each of the tp GPUs sends to its like."""
     stride, per_node = mesh.stride("pp"), mesh.system.gpus_per_node
     near = (stage * stride - 1) // per_node == (stage * stride) // per_node
-    op = over(mesh.system, "send_recv", dtype, round(elements * bytes_of(dtype)), 2, 2 if near else 1)
+    size: Any = elements * bytes_of(dtype)
+    size = np.rint(size).astype(np.int64) if isinstance(size, np.ndarray) else round(size)
+    op = over(mesh.system, "send_recv", dtype, size, 2, 2 if near else 1)
     axes, shape = ("tokens",), (elements,)
     ends = (Tensor(f"stage {stage} {what}", axes, shape, dtype) for what in ("sent", "received"))
     sent, received = ends

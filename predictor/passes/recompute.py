@@ -90,10 +90,7 @@ def _with_again(backward: tuple[Node, ...], forward: list[Node]) -> tuple[Node, 
 
 def runs_again(node: Node) -> bool:
     """Whether a node of a backward block is one of the forward pass that runs again."""
-    for t in node.outputs:  # asked of every node of every plan of a search
-        if t.role == GRADIENT:
-            return False
-    return True
+    return GRADIENT not in [t.role for t in node.outputs]
 
 
 def instead(copies: dict[int, Tensor], tensor: Tensor) -> Tensor:

@@ -30,6 +30,8 @@ _AT_ONCE = 4096
 #: square, and times as many again: chosen by hand, not from data; no figure depends on it. NumPy adds up to 7 numbers
 #: in their order, as that loop does.
 _FIRST = 7
+#: What a scheduler with nothing to choose makes, of which nobody changes anything.
+_DECODES = StepBatch(decodes=True)
 #: What a request that waits counts for a router, over one that runs. Source: vLLM 0.14 v1/engine/core_client.py
 #: (unverified), which sends a request to the rank with the least of it.
 _WAITING_COUNTS = 4
@@ -119,7 +121,11 @@ class Server:
         """A request has come."""
         if self.idle and arrival_s > self.now:
             self.now, self.before = arrival_s, -math.inf
-        least = self.ranks[0] if len(self.ranks) == 1 else min(self.ranks, key=lambda rank: rank.load)
+        least, load = self.ranks[0], math.inf
+        for rank in self.ranks if len(self.ranks) > 1 else ():
+            its_load = rank.load
+            if its_load < load:
+                least, load = rank, its_load
         least.inbox.append((arrival_s, sequence))
 
     def step(self, until_s: float) -> None:
@@ -127,17 +133,19 @@ class Server:
         resting = not any(rank.batching.waiting or rank.batching.running for rank in self.ranks)
         seen = self.now if resting or not self.ahead else self.before
         batches = [self._batch(rank, seen) for rank in self.ranks]
-        if not any(batch.chunks or batch.decodes for batch in batches):
-            self._wait()
-        elif any(batch.chunks for batch in batches):
+        if any(batch.chunks for batch in batches):
             self._mixed(batches)
-        else:
+        elif any(batch.decodes for batch in batches):
             self._decodes(until_s)
+        else:
+            self._wait()
 
     def _batch(self, rank: ServerRank, seen_s: float) -> StepBatch:
         batching, inbox = rank.batching, rank.inbox
         while inbox and inbox[0][0] <= seen_s:
             batching.waiting.append(inbox.popleft()[1])
+        if batching.settled:
+            return _DECODES
         batch = batching.batch()
         for sequence in batch.preempted:
             self.times[sequence.index].preempted += 1
@@ -186,7 +194,7 @@ class Server:
     def _decodes(self, until_s: float) -> None:
         """Steps of decodes alone, of all ranks that have some."""
         running = [rank.batching for rank in self.ranks if rank.batching.decoding]
-        most = 1 if any(rank.inbox for rank in self.ranks) else min(self._lasting(each) for each in running)
+        most = self._lasting_of(running)
         if len(self.ranks) == 1 and self.lanes == 1 and until_s < math.inf and self._few(running[0], most, until_s):
             return
         widest = max(len(each.decoding) for each in running)
@@ -224,35 +232,47 @@ class Server:
         ticks = self._ticks(np.arange(float(steps)))
         if len(self.ranks) == 1:
             return self.costs.decode(widest, running[0].context + len(running[0].decoding) * ticks)[0]
-        return self._round(*self._steps_of_ranks(widest, ticks))
+        return self._round(running, *self._steps_of_ranks(running, widest, ticks))
 
-    def _steps_of_ranks(self, widest: int, ticks: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Of every rank, idle ones too, what its steps of decodes take, and hold up the slowest stage; each of shape
-        (ranks, steps), from one call for all ranks."""
-        ranks = [rank.batching for rank in self.ranks]
-        counts = np.array([len(each.decoding) for each in ranks], dtype=np.float64)
-        first = np.array([each.context for each in ranks], dtype=np.float64)
-        busy = counts > 0.0
-        contexts = first[busy][:, None] + counts[busy][:, None] * ticks
-        through, held = np.zeros((2, len(ranks), len(ticks)))
-        for whole, some in zip((through, held), self.costs.decode(widest, contexts.ravel()), strict=True):
-            whole[busy] = some.reshape(contexts.shape)
-        return through, held
+    def _steps_of_ranks(
+        self, running: Sequence[Batching], widest: int, ticks: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Of the ranks that decode, what their steps take, and hold up the slowest stage; each of shape
+        (running, steps), from one call for all of them."""
+        counts = np.array([len(each.decoding) for each in running], dtype=np.float64)
+        first = np.array([each.context for each in running], dtype=np.float64)
+        contexts = first[:, None] + counts[:, None] * ticks
+        through, held = self.costs.decode(widest, contexts.ravel())
+        return through.reshape(contexts.shape), held.reshape(contexts.shape)
 
-    def _round(self, through: FloatArray, held: FloatArray) -> FloatArray:
-        """Seconds in which every rank takes a step, of shape (steps,), of (ranks, steps): the lanes of a pipeline one
+    def _round(self, running: Sequence[Batching], through: FloatArray, held: FloatArray) -> FloatArray:
+        """Seconds in which every rank takes a step, of shape (steps,), of (running, steps): the lanes of a pipeline one
         behind the other, others together."""
         longest: FloatArray = np.maximum.reduce(through)
         if self.lanes > 1:
-            for first in range(0, len(held), self.lanes):
-                longest = np.maximum(longest, np.add.reduce(held[first : first + self.lanes]))
+            by_rank = np.zeros((len(self.ranks), held.shape[1]))  # those that do not decode hold nobody up
+            by_rank[[bool(rank.batching.decoding) for rank in self.ranks]] = held
+            for first in range(0, len(by_rank), self.lanes):
+                longest = np.maximum(longest, np.add.reduce(by_rank[first : first + self.lanes]))
         return longest
 
-    def _lasting(self, batching: Batching) -> int:
-        """Decode steps up to the next event of a rank."""
+    def _lasting_of(self, running: Sequence[Batching]) -> int:
+        """Decode steps up to the next event of any rank."""
+        for rank in self.ranks:
+            if rank.inbox:
+                return 1
+        most = _AT_ONCE
+        for each in running:
+            most = min(most, self._lasting(each, most))
+            if most == 1:
+                break
+        return most
+
+    def _lasting(self, batching: Batching, most: int) -> int:
+        """Decode steps up to the next event of a rank, at most so many."""
         soonest = batching.soonest()
         assert soonest is not None  # it decodes
-        most = min(self._steps_to(soonest.ends - batching.clock), batching.patience(), _AT_ONCE)
+        most = min(self._steps_to(soonest.ends - batching.clock), batching.patience(), most)
         if most > 1 and not batching.sets_aside:  # ticks that the free pages last
             ticks = self._ticks_in(most)
             if batching.pages.grown(batching.clock, ticks) > batching.pages.free:
@@ -283,8 +303,9 @@ class Server:
         """Time of steps; the last of them began at ``last_s``."""
         held = waiting = 0
         for rank in self.ranks:
-            held += rank.batching.pages.total - rank.batching.pages.free
-            waiting += rank.waiting
+            batching = rank.batching
+            held += batching.pages.total - batching.pages.free
+            waiting += len(rank.inbox) + len(batching.waiting)
         self.moments.append(Moment(self.now, self.now + seconds, steps, decoding, tokens, waiting, held))
         self.before = self.now if last_s is None else last_s
         self.now += seconds
@@ -300,7 +321,7 @@ class Server:
                 continue
             batching.tick(ticks)
             batching.steps += steps
-            while (sequence := batching.soonest()) is not None and sequence.ends <= batching.clock:
+            while (sequence := batching.due()) is not None:
                 batching.leave(sequence)
                 self._finished(sequence)
 

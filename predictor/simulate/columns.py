@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,9 @@ from predictor.request.request import SIZES
 from predictor.request.run import Run
 from predictor.request.serving import Serving
 from predictor.request.workload import Workload
+
+if TYPE_CHECKING:
+    from predictor.simulate.stage import Plan
 
 BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
@@ -110,13 +113,11 @@ class _Columns:
         known = getattr(type(self._record), name, None)
         return known.__get__(self) if isinstance(known, property) else getattr(self._record, name)
 
-    in_flight = 1  # no pipeline
-
 
 def in_columns(runs: Sequence[Run]) -> Run:
     """Runs of one `structure` as one."""
     works = [run.work for run in runs]
-    columns: dict[str, Any] = _sizes_of(works)
+    columns: dict[str, Any] = _sizes_of(works) | {"in_flight": works[0].in_flight}  # `structure` has it
     served = [work.serving for work in works if work.serving is not None]
     if served:
         columns["serving"] = _Columns(served[0], _sizes_of(served))
@@ -135,13 +136,16 @@ def points(run: Run) -> int:
     return len(work.batch) if isinstance(work, _Columns) else 0
 
 
-def structure(run: Run) -> tuple[object, ...] | None:
-    """All of a run but its sizes, the same for those that can be one; None where it has to be forecast alone."""
+def structure(run: Run, pipelines: bool = False) -> tuple[object, ...] | None:
+    """All of a run but its sizes, the same for those that can be one; None where it has to be forecast alone.
+    ``pipelines``: steps of serving pipelines can be one, too, whose times are columns, though not their memory."""
     work, config, serving = run.work, run.config, run.work.serving
     over = work.parallelism
     if work.training is not None or run.strict or work.prompt_lens:
         return None
-    if over.pp != 1 or over.cp != 1 or over.sp or not config.supports(Feature.OPEN_SIZES) or config.parts():
+    if over.pp != 1 and not (pipelines and serving is not None):
+        return None
+    if over.cp != 1 or over.sp or not config.supports(Feature.OPEN_SIZES) or config.parts():
         return None
     tokens, makes, served = work.seq_len, 0, None
     if serving is not None:
@@ -150,7 +154,39 @@ def structure(run: Run) -> tuple[object, ...] | None:
         served = _serving_words_of(serving)
     if work.batch * tokens > _MOST_TOKENS:
         return None
-    return (id(config), id(run.gpu), run.numbers, id(run.selector), makes, _words_of(work), served)
+    words = _words_of(work), served, work.in_flight
+    return (id(config), id(run.gpu), run.numbers, id(run.selector), makes, words)
+
+
+def planned(
+    runs: Sequence[Run], plan_of: Callable[[Run], Plan], fewest: int = FEWEST, pipelines: bool = False
+) -> tuple[list[tuple[list[int], Run, Plan]], list[int]]:
+    """Runs as columns of ``fewest`` points or more, each with the places of its points, the run and the plan that they
+    are; and the places of runs that are none's. ``pipelines``: as `structure` has it."""
+    groups: dict[object, list[int]] = {}
+    alone: list[int] = []
+    for place, run in enumerate(runs):
+        key = structure(run, pipelines)
+        if key is None:
+            alone.append(place)
+        else:
+            groups.setdefault(key, []).append(place)
+    columns: list[tuple[list[int], Run, Plan]] = []
+    asked = list(groups.values())
+    while asked:
+        places = asked.pop()
+        if len(places) < fewest:
+            alone += places
+            continue
+        column = in_columns([runs[place] for place in places])
+        try:
+            columns.append((places, column, plan_of(column)))
+        except PartWays as parting:
+            ways = parting.mask.tolist()
+            asked += [[place for place, way in zip(places, ways, strict=True) if way is side] for side in (True, False)]
+        except NoColumns:
+            alone += places
+    return columns, sorted(alone)
 
 
 def apart(value: Any, count: int) -> Iterator[Any]:

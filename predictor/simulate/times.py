@@ -27,7 +27,7 @@ from predictor.ops.gemm import Gemm
 from predictor.ops.roofline import FloatArray
 from predictor.passes.recompute import runs_again
 from predictor.simulate.capture import launches_of_pieces
-from predictor.simulate.columns import plain
+from predictor.simulate.columns import largest, plain
 from predictor.simulate.stage import PIPELINE, Plan, Stage, collectives_beside
 from predictor.simulate.sustained import Sustained, stretched, sustained
 from predictor.simulate.timeline import (
@@ -111,6 +111,11 @@ class TimedBlock:
         self._asked_s = gpu_s
         self._gpu_s: FloatArray | None = None
         self._sum_s: Any = None
+
+    @property
+    def operators_s(self) -> FloatArray:
+        """Seconds of one call of each node's operator, of shape (nodes,)."""
+        return self._asked_s
 
     @property
     def gpu_s(self) -> FloatArray:
@@ -224,9 +229,9 @@ class TimedStage:
         again, where the slowest stage is what they wait for, or their own way through all of them."""
         if not self.stage.ends:
             return self.timeline.total_s
-        slowest = max(timeline.total_s for timeline in self.pipeline)
+        slowest = largest(*(timeline.total_s for timeline in self.pipeline))
         if self.stage.phase == "decode":
-            return max(self.timeline.total_s, self.stage.in_flight * slowest)
+            return largest(self.timeline.total_s, self.stage.in_flight * slowest)
         return self.timeline.total_s + (self.stage.in_flight - 1) * slowest
 
     @property
@@ -424,11 +429,15 @@ class Operators:
     def _columns_of(self, graph: Graph, count: int) -> list[TimedBlock]:
         """As `_blocks_of`, of a graph whose operators have columns of ``count`` points."""
         blocks, points = [], _ColumnOps()
+        known: dict[int, IntArray] = {}  # by id of an operator, which the stages of a pipeline share
         for block in graph.blocks:
             rows = np.empty((count, len(block.nodes)), dtype=np.int64)
             for place, node in enumerate(block.nodes):
-                ops, places = points.of(node.op)
-                rows[:, place] = np.array([self._row(op) for op in ops])[places]
+                row = known.get(id(node.op))
+                if row is None:
+                    ops, places = points.of(node.op)
+                    row = known[id(node.op)] = np.array([self._row(op) for op in ops])[places]
+                rows[:, place] = row
             whole = all(node.count == 1 and node.share == 1.0 for node in block.nodes)
             timed = TimedBlock(block, rows, whole)
             self._columns.append(timed)

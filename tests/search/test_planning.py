@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise, product
@@ -195,6 +196,67 @@ def test_the_closed_form_is_the_simulation_where_stages_are_equal(
     table = PlanTable([plan], [layers], [replicas])
     table.lay_out(micro_batches, pp * vpp * 2)
     assert table.closed_s(False) == pytest.approx(table.simulated_s(False))
+
+
+# ----------------------------------------------------------------------------------------------- what is ruled out
+
+
+@pytest.mark.parametrize(("schedule", "chunks"), [("1f1b", 1), ("gpipe", 1), ("interleaved", 4), ("breadth_first", 2)])
+@pytest.mark.parametrize("steady", [False, True])
+def test_no_pipeline_is_faster_than_its_bound(schedule: str, chunks: int, steady: bool) -> None:
+    """Whatever stages and messages take; and of stages that are alike without messages the bound is what they take, but
+    for the ring of chunks that does not fill."""
+    rng = random.Random(schedule)
+    none = (0.0, 0.0, 0.0)
+    for pp, rounds, alike in product((1, 2, 3, 4, 8), (1, 4), (False, True)):
+        if pp == 1 and chunks > 1:
+            continue
+        cut = not alike and pp > 1 and chunks == 1
+        sizes = tuple(rng.randrange(1, 5) for _ in range(pp)) if cut else ()
+        plan = ParallelPlan(pp=pp, vpp=chunks, schedule=schedule, stage_layers=sizes)
+
+        def seconds(alike: bool = alike) -> tuple[float, float, float]:
+            ends = (0.0, 0.0) if alike else (3.0 * rng.random(), 3.0 * rng.random())
+            return ends[0], 0.1 + rng.random(), ends[1]
+
+        replicas = Replicas(none, (1.0,) * 3, none, none, none, 0.0 if alike else rng.random() / 4, 0.0, 0.0, 1.0)
+        table = PlanTable([plan], [Layers(seconds(), seconds(), none, 0.0)], [replicas])
+        table.lay_out(pp * rounds, sum(sizes) or pp * chunks * 2)
+        bound, took = float(table.least_s(steady)[0]), float(table.simulated_s(steady)[0])
+        assert bound <= took
+        if alike:
+            assert bound == pytest.approx(took, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "execution", "rank"),
+    [
+        ("gpt2-large", 16, TRAINER, pricing.fastest), ("gpt2-large", 16, TRAINER, pricing.cheapest),
+        ("mixtral-8x7b", 32, TRAINER, pricing.fastest), ("gpt2-large", 8, engines.EAGER.name, pricing.fastest),
+    ],
+)  # fmt: skip
+def test_the_first_plans_are_the_first_of_all(
+    model: str, gpus: int, execution: str, rank: Callable[[pricing.Priced], pricing.Rank]
+) -> None:
+    """What a bound rules out is not among them, and has the answer that it has where all pipelines are simulated."""
+    asked, layers, plans = plans_of(model, gpus, 32, execution)
+    plans = [plan for plan in plans if plan.tp == 2 and plan.micro_batch == 1]
+    few = price(plans, asked, ROOFLINE, layers, most=2, rank=rank)
+    counts = (1, 5, 30)
+    firsts = [few.best(count) for count in counts]
+    screening = few._screening
+    assert screening is not None
+    simulated = int(np.isfinite(screening._pipeline_s).sum())
+    assert simulated < len(screening.kept)
+    fitting = [priced for priced in few.all if priced.fits]
+    assert np.isfinite(screening._pipeline_s).all()
+    for count, first in zip(counts, firsts, strict=True):
+        assert list(first) == fitting[:count]
+    assert few.fits == len(fitting) and len(few) == len(few.all)
+    assert list(few.all) == sorted(few.all, key=rank)
+    every = {priced.plan: priced for priced in screen(plans, asked, ROOFLINE, layers, simulated=True)}
+    assert all(priced.exact or every[priced.plan] == priced for priced in few.all)
+    assert {priced.plan for priced in few.all} == set(every)
 
 
 # ------------------------------------------------------------------------------------------------------------ answers

@@ -26,6 +26,7 @@ from predictor.hardware.gpu import load_gpu
 from predictor.report.html_frontier import frontier_svg
 from predictor.report.serving_plan import print_answer, rows_of, to_html, to_json
 from predictor.request.request import Request
+from predictor.search.serving import tables
 from predictor.search.serving.answer import (
     NEVER,
     ONLY,
@@ -63,6 +64,36 @@ def answer(**words: object) -> ServingAnswer:
 
 def of(execution: str, **degrees: int) -> GroupTimes:
     return next(times for times in steps() if times.group == Group(execution, **degrees))
+
+
+# ------------------------------------------------------------------------------------------------------- the tables
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "degrees"),
+    [
+        ("llama-3.1-8b", "h100", [(1, 1, 1), (2, 4, 1)]), ("deepseek-v3", "h200", [(2, 4, 1), (1, 1, 16)]),
+        ("mixtral-8x7b", "a100", [(4, 2, 1)]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("execution", ["vllm", "sglang", "tensorrt_llm"])
+def test_steps_in_columns_are_those_of_each_by_itself(
+    model: str, gpu: str, degrees: list[tuple[int, int, int]], execution: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = [
+        (group, run)
+        for group, run in runs_of_groups(Request(model, gpu, context_len=2100), [execution], 16)[0]
+        if (group.tp, group.pp, group.dp) in degrees
+    ]
+    assert groups
+    columns = times_of(groups, ISL, OSL, 200)
+    monkeypatch.setattr(tables, "planned", lambda runs, *_, **__: ([], list(range(len(runs)))))
+    alone = times_of(groups, ISL, OSL, 200)
+    assert len(columns) == len(alone)
+    for one, other in zip(columns, alone, strict=True):
+        assert one.group == other.group and len(one.batches) > 3
+        for name in ("decode_s", "launched_s", "attention_s", "prefill_s"):
+            np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=1e-12, err_msg=name)
 
 
 # -------------------------------------------------------------------------------------------------- the steady state

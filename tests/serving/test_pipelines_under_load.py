@@ -80,7 +80,7 @@ def test_a_lane_has_its_part() -> None:
 
 
 def test_ranks_are_asked_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps of several ranks, an idle one among them, are those of each rank by itself, from one call."""
+    """Steps of several ranks are those of each rank by itself, from one call; an idle one holds nobody up."""
     run = run_of("vllm", 4)
     traffic = made(64, None, 64, None, 16, 400)
     deployment = deployed(run, traffic, Options())
@@ -94,14 +94,17 @@ def test_ranks_are_asked_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
             assert ranks[place].batching.finish_prompt(sequence)
     ticks, calls = np.arange(6.0), []
     alone = [
-        costs.decode(5, rank.batching.context + len(rank.batching.decoding) * ticks) if rank.batching.decoding
-        else (np.zeros(6), np.zeros(6))
+        costs.decode(5, rank.batching.context + len(rank.batching.decoding) * ticks)
         for rank in ranks
-    ]  # fmt: skip
+        if rank.batching.decoding
+    ]
     asked = StepCosts.decode
     monkeypatch.setattr(StepCosts, "decode", lambda self, *words: calls.append(1) or asked(self, *words))
-    through, held = Server(ranks, costs, True, lambda *_: None, {})._steps_of_ranks(5, ticks)
-    assert len(calls) == 1 and through.shape == held.shape == (4, 6)
+    server = Server(ranks, costs, True, lambda *_: None, {}, lanes=4)
+    running = [rank.batching for rank in ranks if rank.batching.decoding]
+    through, held = server._steps_of_ranks(running, 5, ticks)
+    assert len(calls) == 1 and through.shape == held.shape == (3, 6)
+    np.testing.assert_array_equal(server._round(running, through, held), np.maximum(through.max(0), held.sum(0)))
     np.testing.assert_allclose(through, [one for one, _ in alone], rtol=1e-12)
     np.testing.assert_allclose(held, [one for _, one in alone], rtol=1e-12)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from predictor.engines import engine
-from predictor.engines.scheduling import Batching, Pages, Sequence
+from predictor.engines.scheduling import Batching, Pages, Sequence, StepBatch
 from predictor.engines.vintage import Setting
 from predictor.errors import RequestError
 from predictor.forecast.forecast import forecast
@@ -278,3 +278,30 @@ def test_what_cannot_be_served_says_so_in_a_line() -> None:
     for words in ({"max_num_seqs": 0}, {"drafts": 17}, {"acceptance": 1.5}, {"replicas": 0}):
         with pytest.raises(RequestError, match="expected"):
             Options(**words)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("execution", "software"), [*CASES[:3], ("vllm", "0.6")])
+def test_a_scheduler_with_nothing_to_choose_is_not_asked(
+    execution: str, software: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every request has the times that it has where the scheduler is asked before every step, also where pages run out
+    and requests give way."""
+    few, asked = loaded(execution, software), [0, 0]
+    scheduler = type(deploy(run_of(execution, software), Options(), 4096).batching())
+    batch = scheduler.batch
+
+    def counted(place: int) -> Served:
+        def count(self: Batching) -> StepBatch:
+            asked[place] += 1
+            return batch(self)
+
+        monkeypatch.setattr(scheduler, "batch", count)
+        return loaded.__wrapped__(execution, software)
+
+    counted(0)
+    monkeypatch.setattr(Batching, "settled", False)
+    always = counted(1)
+    assert asked[0] < asked[1]
+    assert few.preempted_times == always.preempted_times
+    for column in ("scheduled_s", "first_s", "last_s"):
+        np.testing.assert_array_equal(getattr(few, column), getattr(always, column))

@@ -5,7 +5,9 @@ A serving engine runs for hours, so that every step is forecast as one of a long
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -21,10 +23,12 @@ from predictor.ops.roofline import FloatArray
 from predictor.request.run import Run
 from predictor.search.serving.space import Group, setting_of
 from predictor.serving.disaggregated import hand_over
+from predictor.simulate.columns import planned
 from predictor.simulate.interval import total_interval
 from predictor.simulate.memory import Memory, memory_of
 from predictor.simulate.plan import plan_of
 from predictor.simulate.stage import Plan
+from predictor.simulate.templates import AGAIN
 from predictor.simulate.times import Operators, TimedStage
 
 #: Sequences of a decode step that is forecast; between them times are a line. Prompts of a step likewise. Chosen by
@@ -107,32 +111,58 @@ def times_of(groups: Sequence[tuple[Group, Run]], isl: int, osl: int, most_batch
             by_engine.setdefault((run.gpu, run.work.engine, id(run.selector)), []).append(asked)
     for (gpu, engine, _), several in by_engine.items():
         operators = Operators(gpu, engine, WithoutIntervals(several[0].run.selector))
-        timed = iter(operators.time([plan for asked in several for plan in asked.plans]))
-        for asked in several:
-            stages = [next(timed) for _ in asked.plans]
-            n = len(asked.batches)
-            decodes, launched, prefills = stages[:n], stages[n : 2 * n], stages[2 * n :]
+        sides = [side for asked in several for side in (asked.decodes, asked.launched)]
+        columns = operators.time_columns([(plan, len(places)) for side in sides for places, plan in side.columns])
+        plans = [plan for asked in several for plan in asked.plans]
+        timed = operators.time([*plans, *(plan for side in sides for plan in side.plans)])
+        timed_columns, timed_plans = iter(columns), iter(timed)
+        prefills_of = [[next(timed_plans) for _ in asked.plans] for asked in several]
+        for side in sides:
+            side.fill(timed_columns, timed_plans)
+        for asked, prefills in zip(several, prefills_of, strict=True):
             tables.append(
                 GroupTimes(
-                    asked.group, asked.run, np.array(asked.batches, dtype=np.float64), _each(decodes), _each(launched),
-                    graphs(engine, setting_of(asked.run, isl + osl)),
-                    np.array([_attention(stage) for stage in decodes]), np.array(asked.prompts, dtype=np.float64),
-                    _each(prefills), np.array([_occupied(stage) for stage in prefills]), asked.scheduler,
+                    asked.group, asked.run, np.array(asked.batches, dtype=np.float64), asked.decodes.seconds,
+                    asked.launched.seconds, graphs(engine, setting_of(asked.run, isl + osl)),
+                    asked.decodes.attention_s, np.array(asked.prompts, dtype=np.float64), _each(prefills),
+                    np.array([_occupied(stage) for stage in prefills]), asked.scheduler,
                     asked.most, asked.kv_bytes, asked.memory, isl, osl,
                 )
             )  # fmt: skip
     return tables
 
 
+class _Decodes:
+    """Decode steps of a group, of so many sequences each: ``columns`` of steps that differ in size alone
+    (`predictor.simulate.columns`), by place, and the ``plans`` of the rest. Filled: ``seconds`` of each step, and of
+    that what attention takes, (steps,)."""
+
+    def __init__(self, runs: Sequence[Run], captured: bool) -> None:
+        make = partial(plan_of, captured=captured)
+        columns, self._alone = planned(runs, make, AGAIN, pipelines=True)
+        self.columns = [(places, _long(plan)) for places, _, plan in columns]
+        self.plans = [_long(make(runs[place])) for place in self._alone]
+        self.seconds, self.attention_s = np.zeros(len(runs)), np.zeros(len(runs))
+
+    def fill(self, columns: Iterator[tuple[TimedStage, ...]], plans: Iterator[tuple[TimedStage, ...]]) -> None:
+        """Take the times of as many columns and plans as it has."""
+        several = [(places, next(columns)) for places, _ in self.columns]
+        for places, stages in (*several, *(([place], next(plans)) for place in self._alone)):
+            self.seconds[places] = sum(timed.total_s for timed in stages) / _PASSES
+            self.attention_s[places] = _attention(stages)
+
+
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Steps of a group that are to be forecast, decodes first."""
+    """Steps of a group that are to be forecast: decodes, captured and ``launched``, and ``plans`` of prompts."""
 
     group: Group
     run: Run
     batches: tuple[int, ...]
     prompts: tuple[int, ...]
     plans: list[Plan]
+    decodes: _Decodes
+    launched: _Decodes
     scheduler: Scheduler
     most: int
     kv_bytes: float
@@ -155,9 +185,9 @@ class _Asked:
             return None
         batches = tuple(n * group.dp for n in BATCHES if n * group.dp < most)
         sizes = (*batches, most)
-        decodes = [_long(plan_of(decode_run(run, isl, osl, n))) for n in sizes]
-        launched = [_long(plan_of(decode_run(run, isl, osl, n), captured=False)) for n in sizes]
-        return cls(group, run, sizes, prompts, [*decodes, *launched, *plans], rule, most, kv_bytes, memory)
+        steps = [decode_run(run, isl, osl, n) for n in sizes]
+        decodes, launched = _Decodes(steps, captured=True), _Decodes(steps, captured=False)
+        return cls(group, run, sizes, prompts, plans, decodes, launched, rule, most, kv_bytes, memory)
 
 
 def decode_run(run: Run, isl: int, osl: int, sequences: int) -> Run:
@@ -204,14 +234,14 @@ def _occupied(stages: tuple[TimedStage, ...]) -> float:
     return timed.stage.in_flight * slowest + timed.stage.overhead_s
 
 
-def _attention(stages: tuple[TimedStage, ...]) -> float:
-    """Seconds of attention in one pass."""
-    attention_s = 0.0
+def _attention(stages: tuple[TimedStage, ...]) -> Any:
+    """Seconds of attention in one pass; of a column of steps, of each."""
+    attention_s: Any = 0.0
     for timed in stages:
         for at in timed.blocks:
-            for node, times, row in zip(at.block.nodes, at.times, at.rows, strict=True):
+            for place, (node, times) in enumerate(zip(at.block.nodes, at.times, strict=True)):
                 if isinstance(node.op, Attention):
-                    attention_s += float(timed.operators.seconds[row]) * times * timed.stage.weight / _PASSES
+                    attention_s = attention_s + at.operators_s[..., place] * times * timed.stage.weight / _PASSES
     return attention_s
 
 

@@ -131,7 +131,7 @@ def exactly(plans: Iterable[ParallelPlan], asked: Request, selector: ArtifactSet
         except RequestError:
             continue
         runs.append((plan, run))
-    made = forecasts([run for _, run in runs], planned=planned)
+    made = forecasts([run for _, run in runs], known_plans=planned)
     return tuple(_answer(plan, forecast) for (plan, _), forecast in zip(runs, made, strict=True))
 
 

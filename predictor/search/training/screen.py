@@ -232,10 +232,10 @@ class Screening:
         self.kept: list[ParallelPlan] = []
         rows: list[tuple[Layers, Replicas]] = []
         for plan in plans:
-            row = layers_of.get(layers_key(plan)), shared.get(replicas_key(plan, batch))
-            if row[0] is not None and row[1] is not None:
+            layer, replicas = layers_of.get(layers_key(plan)), shared.get(replicas_key(plan, batch))
+            if layer is not None and replicas is not None:
                 self.kept.append(plan)
-                rows.append(row)
+                rows.append((layer, replicas))
         self.held = self.usable = self._bound_s = self._pipeline_s = np.zeros(0)
         if sample is None or not self.kept:
             self.kept = []

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import groupby
 from typing import Any
 
 from predictor.errors import RequestError, unknown_name
 from predictor.hardware.system import SystemSpec
-from predictor.models.base import Model, Stack
+from predictor.models.base import Model
 from predictor.passes.pipeline import chunks_of
 from predictor.request.options import BREADTH_FIRST, GPIPE, INTERLEAVED, ONE_F_ONE_B, OPTIONS, RING
 from predictor.request.parallelism import Parallelism
@@ -216,7 +216,18 @@ class Space:
 
     def _even(self, pp: int, vpp: int) -> bool:
         """Whether layers can be shared out over chunks, as many to each or one less to the ends."""
-        return _even(self.config.stack(), pp, vpp)
+        if (pp, vpp) not in self._divides:  # asked of thousands of plans
+            try:
+                chunks_of(self.config.stack(), pp, vpp)
+            except RequestError:
+                self._divides[pp, vpp] = False
+            else:
+                self._divides[pp, vpp] = True
+        return self._divides[pp, vpp]
+
+    @cached_property
+    def _divides(self) -> dict[tuple[int, int], bool]:
+        return {}
 
     def _held(self, name: str, values: Sequence[Any]) -> Sequence[Any]:
         chosen = self.only.get(name)
@@ -244,15 +255,6 @@ class Space:
         except RequestError:
             return False
         return True
-
-
-@lru_cache(maxsize=4096)  # a search asks for the same ones thousands of times
-def _even(stack: Stack, pp: int, vpp: int) -> bool:
-    try:
-        chunks_of(stack, pp, vpp)
-    except RequestError:
-        return False
-    return True
 
 
 def named(label: str, plans: Sequence[ParallelPlan]) -> ParallelPlan:

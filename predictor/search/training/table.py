@@ -163,8 +163,8 @@ class PlanTable:
         return step_s if rows is None else step_s[np.array(rows, dtype=np.int64)]
 
     def once(self, sample: Run) -> tuple[Floats, Floats, Floats]:
-        """Beside the pipeline, seconds of what is exchanged once a step, and of the update; and of all that is exchanged
-        but messages."""
+        """Beside the pipeline, seconds of what is exchanged once a step, and of the update; and of all that is
+        exchanged but messages."""
         training, slower = sample.work.engine.training, slowdown(sample.gpu)
         reduce_s, gather_s = self._of(self.shared, "reduce_s"), self._of(self.shared, "gather_s")
         if training is not None and training.gradients_overlap:
