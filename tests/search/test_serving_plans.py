@@ -92,7 +92,7 @@ def test_steps_in_columns_are_those_of_each_by_itself(
     assert len(columns) == len(alone)
     for one, other in zip(columns, alone, strict=True):
         assert one.group == other.group and len(one.batches) > 3
-        for name in ("decode_s", "launched_s", "attention_s", "prefill_s"):
+        for name in ("decode_s", "launched_s", "attention_s", "prefill_s", "occupied_s"):
             np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=1e-12, err_msg=name)
 
 

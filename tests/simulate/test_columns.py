@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 
 from predictor.errors import RequestError
-from predictor.forecast import forecast as forecasting
 from predictor.forecast.forecast import forecast, summaries
 from predictor.request.request import Request, Runs
 from predictor.request.run import Run
 from predictor.simulate.answer import Prediction
-from predictor.simulate.columns import FEWEST, PartWays, agree, in_columns, structure
-from predictor.simulate.plan import sample_contexts
+from predictor.simulate.columns import FEWEST, PartWays, agree, in_columns, planned, structure
+from predictor.simulate.plan import plan_of, sample_contexts
 
 #: A model, a mode, an engine and its GPUs: eager and captured hosts, a cache with windows, experts, kernels in pieces.
 CASES = (
@@ -68,7 +67,7 @@ def assert_answers(runs: Sequence[Run]) -> None:
 @pytest.mark.parametrize(("model", "mode", "execution", "tp"), CASES)
 def test_columns_are_the_runs_one_by_one(model: str, mode: str, execution: str, tp: int) -> None:
     runs = runs_of(model, mode, execution, tp)
-    columns, _ = forecasting._planned(runs)
+    columns, _ = planned(runs, plan_of)
     assert sum(len(places) for places, _, _ in columns) >= FEWEST, "some of them have to be in columns"
     assert_answers(runs)
 
@@ -80,7 +79,7 @@ def test_products_of_large_sizes_do_not_overflow() -> None:
         Request("llama-3.1-8b", "h100", mode="prefill", execution="vllm", tp=2, batch=batch, seq_len=tokens).run()
         for batch, tokens in sizes
     ]
-    assert [len(places) for places, _, _ in forecasting._planned(runs)[0]] == [FEWEST]
+    assert [len(places) for places, _, _ in planned(runs, plan_of)[0]] == [FEWEST]
     assert_answers(runs)
 
 
@@ -91,11 +90,11 @@ def test_points_that_part_ways_are_columns_of_their_own() -> None:
         Request("llama-3.1-8b", "h100", mode="decode", execution="vllm", batch=batch, context_len=64).run()
         for batch in batches
     ]
-    columns, alone = forecasting._planned(runs)
+    columns, alone = planned(runs, plan_of)
     assert sorted(len(places) for places, _, _ in columns) == [FEWEST, FEWEST] and alone == []
     assert {plan.stages[0].captured for _, _, plan in columns} == {True, False}
     with pytest.raises(PartWays):
-        forecasting.plan_of(in_columns(runs))
+        plan_of(in_columns(runs))
 
 
 def test_what_a_column_is_asked_has_one_answer() -> None:

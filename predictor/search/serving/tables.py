@@ -5,7 +5,7 @@ A serving engine runs for hours, so that every step is forecast as one of a long
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,7 @@ from predictor.ops.roofline import FloatArray
 from predictor.request.run import Run
 from predictor.search.serving.space import Group, setting_of
 from predictor.serving.disaggregated import hand_over
-from predictor.simulate.columns import planned
+from predictor.simulate.columns import largest, planned
 from predictor.simulate.interval import total_interval
 from predictor.simulate.memory import Memory, memory_of
 from predictor.simulate.plan import plan_of
@@ -73,7 +73,7 @@ class GroupTimes:
         held = self.captured
         if held is None or not held.sizes:
             return captured_s
-        each = np.ceil(sequences / (self.group.dp * self.group.pp) - 1e-9)  # of a batch in flight
+        each = _lane(self.group, sequences)
         inside = each <= held.sizes[-1] if held.padded else np.isin(each, held.sizes)
         return np.where(inside, captured_s, np.interp(sequences, self.batches, self.launched_s))
 
@@ -100,6 +100,11 @@ class GroupTimes:
         return np.where(prompts < 1.0, seconds[0] * prompts, total_s)
 
 
+def _lane(group: Group, sequences: Any) -> Any:
+    """Sequences of a batch in flight on a rank, of so many in all."""
+    return np.ceil(sequences / (group.dp * group.pp) - 1e-9)
+
+
 def times_of(groups: Sequence[tuple[Group, Run]], isl: int, osl: int, most_batch: int) -> list[GroupTimes]:
     """The steps of every group, for prompts of ``isl`` tokens and ``osl`` tokens of output; those that hold no sequence
     are left out."""
@@ -111,38 +116,34 @@ def times_of(groups: Sequence[tuple[Group, Run]], isl: int, osl: int, most_batch
             by_engine.setdefault((run.gpu, run.work.engine, id(run.selector)), []).append(asked)
     for (gpu, engine, _), several in by_engine.items():
         operators = Operators(gpu, engine, WithoutIntervals(several[0].run.selector))
-        sides = [side for asked in several for side in (asked.decodes, asked.launched)]
-        columns = operators.time_columns([(plan, len(places)) for side in sides for places, plan in side.columns])
-        plans = [plan for asked in several for plan in asked.plans]
-        timed = operators.time([*plans, *(plan for side in sides for plan in side.plans)])
-        timed_columns, timed_plans = iter(columns), iter(timed)
-        prefills_of = [[next(timed_plans) for _ in asked.plans] for asked in several]
-        for side in sides:
-            side.fill(timed_columns, timed_plans)
-        for asked, prefills in zip(several, prefills_of, strict=True):
-            tables.append(
-                GroupTimes(
-                    asked.group, asked.run, np.array(asked.batches, dtype=np.float64), asked.decodes.seconds,
-                    asked.launched.seconds, graphs(engine, setting_of(asked.run, isl + osl)),
-                    asked.decodes.attention_s, np.array(asked.prompts, dtype=np.float64), _each(prefills),
-                    np.array([_occupied(stage) for stage in prefills]), asked.scheduler,
-                    asked.most, asked.kv_bytes, asked.memory, isl, osl,
-                )
-            )  # fmt: skip
+        each = [steps for asked in several for steps in asked.steps]
+        columns = iter(operators.time_columns([(plan, len(at)) for steps in each for at, plan in steps.columns]))
+        plans = iter(operators.time([plan for steps in each for plan in steps.plans]))
+        for steps in each:
+            steps.fill(columns, plans)
+        tables += [
+            GroupTimes(
+                asked.group, asked.run, np.array(asked.batches, dtype=np.float64), asked.decodes.seconds,
+                asked.launched.seconds, asked.captured, asked.decodes.attention_s,
+                np.array(asked.prompts, dtype=np.float64), asked.prefills.seconds, asked.prefills.occupied_s,
+                asked.scheduler, asked.most, asked.kv_bytes, asked.memory, isl, osl,
+            )
+            for asked in several
+        ]  # fmt: skip
     return tables
 
 
-class _Decodes:
-    """Decode steps of a group, of so many sequences each: ``columns`` of steps that differ in size alone
-    (`predictor.simulate.columns`), by place, and the ``plans`` of the rest. Filled: ``seconds`` of each step, and of
-    that what attention takes, (steps,)."""
+class _Steps:
+    """Steps of a group: ``columns`` of those that differ in size alone (`predictor.simulate.columns`), by place, and
+    the ``plans`` of the rest. Filled: ``seconds`` of each step, of that what attention takes, and for how long it holds
+    up a stage of a pipeline, (steps,)."""
 
-    def __init__(self, runs: Sequence[Run], captured: bool) -> None:
+    def __init__(self, runs: Sequence[Run], captured: bool = True, fewest: int = AGAIN) -> None:
         make = partial(plan_of, captured=captured)
-        columns, self._alone = planned(runs, make, AGAIN, pipelines=True)
+        columns, self._alone = planned(runs, make, fewest, pipelines=True)
         self.columns = [(places, _long(plan)) for places, _, plan in columns]
         self.plans = [_long(make(runs[place])) for place in self._alone]
-        self.seconds, self.attention_s = np.zeros(len(runs)), np.zeros(len(runs))
+        self.seconds, self.attention_s, self.occupied_s = (np.zeros(len(runs)) for _ in range(3))
 
     def fill(self, columns: Iterator[tuple[TimedStage, ...]], plans: Iterator[tuple[TimedStage, ...]]) -> None:
         """Take the times of as many columns and plans as it has."""
@@ -150,23 +151,32 @@ class _Decodes:
         for places, stages in (*several, *(([place], next(plans)) for place in self._alone)):
             self.seconds[places] = sum(timed.total_s for timed in stages) / _PASSES
             self.attention_s[places] = _attention(stages)
+            self.occupied_s[places] = _occupied(stages)
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Steps of a group that are to be forecast: decodes, captured and ``launched``, and ``plans`` of prompts."""
+    """Steps of a group that are to be forecast: decodes, captured and ``launched``, and ``prefills``, of prompts.
+    Launched ones are the captured ones where no step is larger than what is ``captured``."""
 
     group: Group
     run: Run
     batches: tuple[int, ...]
     prompts: tuple[int, ...]
-    plans: list[Plan]
-    decodes: _Decodes
-    launched: _Decodes
+    prefills: _Steps
+    decodes: _Steps
+    launched: _Steps
+    captured: Graphs | None
     scheduler: Scheduler
     most: int
     kv_bytes: float
     memory: Memory
+
+    @property
+    def steps(self) -> tuple[_Steps, ...]:
+        """All of them, each once."""
+        apart = () if self.launched is self.decodes else (self.launched,)
+        return self.prefills, self.decodes, *apart
 
     @classmethod
     def of(cls, group: Group, run: Run, isl: int, osl: int, most_batch: int) -> _Asked | None:
@@ -177,8 +187,9 @@ class _Asked:
         prompts = tuple(n for n in PROMPTS if n <= each) or (1,)
         if prompts[-1] < each and len(prompts) < len(PROMPTS):
             prompts = (*prompts, each)
-        plans = [_long(plan_of(prefill_run(run, isl, n))) for n in prompts]
-        most, kv_bytes, memory = _room(group, prefill_run(run, isl, prompts[-1]), plans[-1], isl, osl)
+        reads = [prefill_run(run, isl, n) for n in prompts]
+        prefills = _Steps(reads, fewest=2)  # pipelines of other degrees have the same ones
+        most, kv_bytes, memory = _room(group, reads[-1], plan_of(reads[-1]), isl, osl)
         most = min(most, min(rule.sequences, most_batch) * group.dp)
         most -= most % group.dp
         if most < 1:
@@ -186,8 +197,11 @@ class _Asked:
         batches = tuple(n * group.dp for n in BATCHES if n * group.dp < most)
         sizes = (*batches, most)
         steps = [decode_run(run, isl, osl, n) for n in sizes]
-        decodes, launched = _Decodes(steps, captured=True), _Decodes(steps, captured=False)
-        return cls(group, run, sizes, prompts, plans, decodes, launched, rule, most, kv_bytes, memory)
+        held = graphs(run.work.engine, setting)
+        inside = held is None or not held.sizes or (held.padded and _lane(group, most) <= held.sizes[-1])
+        decodes = _Steps(steps)
+        launched = decodes if inside else _Steps(steps, captured=False)
+        return cls(group, run, sizes, prompts, prefills, decodes, launched, held, rule, most, kv_bytes, memory)
 
 
 def decode_run(run: Run, isl: int, osl: int, sequences: int) -> Run:
@@ -220,17 +234,13 @@ def _long(plan: Plan) -> Plan:
     return Plan(tuple(stage._replace(weight=_PASSES * stage.weight) for stage in plan.stages))
 
 
-def _each(several: Iterable[tuple[TimedStage, ...]]) -> FloatArray:
-    return np.array([sum(timed.total_s for timed in stages) / _PASSES for stages in several])
-
-
-def _occupied(stages: tuple[TimedStage, ...]) -> float:
-    """Seconds for which one pass holds up the slowest stage of a pipeline, or the whole GPU without one."""
+def _occupied(stages: tuple[TimedStage, ...]) -> Any:
+    """Seconds for which one pass holds up the slowest stage of a pipeline, or the whole GPU without one; of a column of
+    steps, of each."""
     (timed,) = stages
-    seconds: float = timed.each_s
     if not timed.stage.ends:
-        return seconds
-    slowest: float = max(stage.total_s for stage in timed.pipeline)
+        return timed.each_s
+    slowest = largest(*(stage.total_s for stage in timed.pipeline))
     return timed.stage.in_flight * slowest + timed.stage.overhead_s
 
 
