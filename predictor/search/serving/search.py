@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -199,11 +200,14 @@ def order(plan: ServingPlan, rate: float, fewest: bool) -> tuple[float, ...]:
     return (plan.gpus, plan.tpot_s) if fewest else (plan.tpot_s, plan.gpus)
 
 
+@lru_cache(maxsize=1024)  # groups of a search have a few
 def concurrencies(most: int) -> FloatArray:
-    """Those that are looked at, up to ``most``, whole numbers."""
+    """Those that are looked at, up to ``most``, whole numbers; nobody writes to them."""
     far = np.geomspace(EVERY, 2.0**20, BEYOND)
     levels = {*range(1, min(most, EVERY) + 1), *(int(n) for n in far if n <= most), most}
-    return np.array(sorted(levels), dtype=np.float64)
+    looked_at = np.array(sorted(levels), dtype=np.float64)
+    looked_at.flags.writeable = False
+    return looked_at
 
 
 def _together(several: Iterable[GroupTimes], gpus: int, rate: float) -> Iterable[_Points]:
@@ -223,20 +227,25 @@ def _apart(several: Sequence[GroupTimes], gpus: int, rate: float, sla: Sla) -> l
     """Disaggregated layouts of the groups of one engine; ``rate``: the fewest groups that serve it, 0 for all GPUs."""
     pairs = [(p, d) for p in _worth_prompts(several) for d in several if p.group.execution == d.group.execution]
     pairs = [(p, d) for p, d in pairs if p.group.gpus + d.group.gpus <= gpus]
+    reads = {id(p): prefill_rate(p) for p, _ in pairs}
+    rates = {id(d): decode_alone(d, concurrencies(d.most))[1] for _, d in pairs}
     return [
-        _pair(prompts, decodes, hand_over, gpus, rate, sla)
+        _pair((prompts, *reads[id(prompts)]), (decodes, rates[id(decodes)]), hand_over, gpus, rate, sla)
         for (prompts, decodes), hand_over in zip(pairs, hand_overs(pairs, gpus), strict=True)
     ]
 
 
-def _pair(prompts: GroupTimes, decodes: GroupTimes, hand_over: float, gpus: int, rate: float, sla: Sla) -> _Points:
-    """One pair of groups: of each concurrency the numbers of both that serve most, where the slower side decides."""
-    reached, prompt_s = prefill_rate(prompts)
+def _pair(
+    reads: tuple[GroupTimes, float, float], rates: tuple[GroupTimes, FloatArray], hand_over: float, gpus: int,
+    rate: float, sla: Sla,
+) -> _Points:  # fmt: skip
+    """One pair of groups, that of prompts with its `prefill_rate`, that of decodes with its requests/s by concurrency:
+    of each concurrency the numbers of both that serve most, where the slower side decides."""
+    (prompts, reached, prompt_s), (decodes, each) = reads, rates
     spare = sla.ttft_s - prompt_s - hand_over
     highest = min(FULL, 2.0 * spare / (2.0 * spare + prompt_s)) if spare < math.inf else FULL
     reach = reached * max(highest, 1e-3)  # where the TTFT cannot be met, a point to be near to
     c = concurrencies(decodes.most)
-    _, each = decode_alone(decodes, c)
     few, many = prompts.group.gpus, decodes.group.gpus
     balanced = np.floor(gpus * each / (reach * many + each * few))
     options = [np.full(len(c), math.ceil(rate / reach))] if rate else [balanced + i for i in AROUND]

@@ -71,7 +71,7 @@ class GroupTimes:
         """Seconds of a decode step of so many sequences."""
         captured_s = np.interp(sequences, self.batches, self.decode_s)
         held = self.captured
-        if held is None or not held.sizes:
+        if held is None or not held.sizes or self.launched_s is self.decode_s:
             return captured_s
         each = _lane(self.group, sequences)
         inside = each <= held.sizes[-1] if held.padded else np.isin(each, held.sizes)
