@@ -133,7 +133,7 @@ def times_of(groups: Sequence[tuple[Group, Run]], isl: int, osl: int, most_batch
     return tables
 
 
-class _Steps:
+class _GroupSteps:
     """Steps of a group: ``columns`` of those that differ in size alone (`predictor.simulate.columns`), by place, and
     the ``plans`` of the rest. Filled: ``seconds`` of each step, of that what attention takes, and for how long it holds
     up a stage of a pipeline, (steps,)."""
@@ -163,9 +163,9 @@ class _Asked:
     run: Run
     batches: tuple[int, ...]
     prompts: tuple[int, ...]
-    prefills: _Steps
-    decodes: _Steps
-    launched: _Steps
+    prefills: _GroupSteps
+    decodes: _GroupSteps
+    launched: _GroupSteps
     captured: Graphs | None
     scheduler: Scheduler
     most: int
@@ -173,7 +173,7 @@ class _Asked:
     memory: Memory
 
     @property
-    def steps(self) -> tuple[_Steps, ...]:
+    def steps(self) -> tuple[_GroupSteps, ...]:
         """All of them, each once."""
         apart = () if self.launched is self.decodes else (self.launched,)
         return self.prefills, self.decodes, *apart
@@ -188,7 +188,7 @@ class _Asked:
         if prompts[-1] < each and len(prompts) < len(PROMPTS):
             prompts = (*prompts, each)
         reads = [prefill_run(run, isl, n) for n in prompts]
-        prefills = _Steps(reads, fewest=2)  # pipelines of other degrees have the same ones
+        prefills = _GroupSteps(reads, fewest=2)  # pipelines of other degrees have the same ones
         most, kv_bytes, memory = _room(group, reads[-1], plan_of(reads[-1]), isl, osl)
         most = min(most, min(rule.sequences, most_batch) * group.dp)
         most -= most % group.dp
@@ -199,8 +199,8 @@ class _Asked:
         steps = [decode_run(run, isl, osl, n) for n in sizes]
         held = graphs(run.work.engine, setting)
         inside = held is None or not held.sizes or (held.padded and _lane(group, most) <= held.sizes[-1])
-        decodes = _Steps(steps)
-        launched = decodes if inside else _Steps(steps, captured=False)
+        decodes = _GroupSteps(steps)
+        launched = decodes if inside else _GroupSteps(steps, captured=False)
         return cls(group, run, sizes, prompts, prefills, decodes, launched, held, rule, most, kv_bytes, memory)
 
 
