@@ -305,3 +305,17 @@ def test_a_scheduler_with_nothing_to_choose_is_not_asked(
     assert few.preempted_times == always.preempted_times
     for column in ("scheduled_s", "first_s", "last_s"):
         np.testing.assert_array_equal(getattr(few, column), getattr(always, column))
+
+
+@pytest.mark.parametrize(("execution", "software"), [("vllm", ""), ("vllm", "0.6"), ("sglang", "")])
+def test_a_scheduler_is_asked_where_pages_run_out(execution: str, software: str) -> None:
+    """Two that decode fill four of five pages, and want one more each after the next tick: one of them gives way."""
+    deployment = deploy(run_of(execution, software), Options(), 4096)
+    batching = type(deployment.batching())(deployment.rules, Pages(5, 16))
+    for index in range(2):
+        batching.waiting.append(Sequence(index, 31, 30))
+        assert batching.finish_prompt(batching.admit(31)[0])
+    assert batching.settled and batching.pages.free == 1
+    batching.tick(1)
+    assert not batching.settled
+    assert len(batching.batch().preempted) == 1
