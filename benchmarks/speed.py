@@ -2,7 +2,7 @@
 """What a forecast costs: cold (a new process) and warm (one process, models that share nothing with the last one).
 
 usage: benchmarks/speed.py [--runs 9] [--models 100] [--sweep 10000] [--grid 2000] [--many 100000] [--users 10]
-                           [--cold] [--searches [3]] [--json]
+                           [--cold] [--searches [3]] [--simulate] [--trace] [--json]
 
 Cold: `predict --model gpt3 --gpu h100` into a pipe against `python -c "import numpy, yaml"`, in turn: CPU time of each
 process, wall time and peak memory; the medians, and those of the ratios. `--cold` measures this alone. Warm: dense
@@ -15,6 +15,10 @@ CPU time and its peak memory. Page: what an answer of `tilecast ui` costs the pr
 benchmarks/ui_load.py, and how many answers a second so many users get from a server on loopback (needs the extra "ui").
 Searches (`--searches`, these alone): `plan` and `serve plan` as new processes, each in turn with
 the yardstick of a cold command; the least CPU time of so many runs, and its ratio to the least of the yardstick.
+
+`--simulate`: `serve simulate` of 10,000 requests at 20 a second, alone. `--trace`: the first forecast of a large class
+of transformers (DeepSeek-V4 with its default config), forward and decode, alone; needs the extra "torch". Both are cold
+commands beside the imports, as `--cold`, of ``--runs`` pairs.
 
 A time holds on one machine. So each stands beside a yardstick, a fixed loop of Python and numpy (`yardstick`) that is
 timed in turn with it, and its multiple of that: the ratio of times of this process's CPU, which other work on the
@@ -32,6 +36,7 @@ import random
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -41,14 +46,20 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 PREDICT = [sys.executable, "-m", "predictor", "predict", "--model", "gpt3", "--gpu", "h100"]
 BASE = [sys.executable, "-c", "import numpy, yaml"]
+SIMULATE = [
+    sys.executable, "-m", "predictor", "serve", "simulate", "--model", "llama-3.1-8b", "--gpu", "h100", "--rate", "20",
+    "--isl", "1000", "--osl", "250", "--requests", "10000", "--json",
+]  # fmt: skip
+#: A class of transformers with a long graph, by its model type.
+TRACED = "deepseek_v4"
 #: Python keeps compiled modules, as it does for a user: an installed numpy has its own either way.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
-def process(command: list[str]) -> tuple[float, float, float]:
+def process(command: list[str], environment: dict[str, str] = ENVIRONMENT) -> tuple[float, float, float]:
     """(CPU seconds, wall seconds, MiB at its peak) of one process. RuntimeError where it fails."""
     start = time.perf_counter()
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=ROOT, env=ENVIRONMENT) as running:
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=ROOT, env=environment) as running:
         _, status, used = os.wait4(running.pid, 0)
         running.returncode = os.waitstatus_to_exitcode(status)
     if running.returncode:
@@ -66,6 +77,48 @@ def cold(runs: int) -> dict[str, float]:
     of["cpu_ratio"] = [ours[0] / base[0] for base, ours in pairs]
     of["wall_ratio"] = [ours[1] / base[1] for base, ours in pairs]
     return {name: statistics.median(figures) for name, figures in of.items()}
+
+
+def against_imports(runs: int, run: Callable[[], tuple[float, float, float]]) -> dict[str, float]:
+    """As `cold`, of ``run``, which starts a process."""
+    process(BASE), run()
+    pairs = [(process(BASE), run()) for _ in range(runs)]
+    of = {name: [ours[i] for _, ours in pairs] for i, name in enumerate(("cpu_s", "wall_s", "peak_mib"))}
+    of["cpu_ratio"] = [ours[0] / base[0] for base, ours in pairs]
+    return {name: statistics.median(figures) for name, figures in of.items()}
+
+
+def first_trace(mode: str, config: Path) -> tuple[float, float, float]:
+    """A forecast that traces the class of a config.json, with an empty folder of recordings."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [*PREDICT[:4], "--model", f"traced:{config}", "--gpu", "h100", "--mode", mode, "--json"]
+        return process(command, {**ENVIRONMENT, "TILECAST_CACHE": folder})
+
+
+def traces(runs: int) -> dict[str, dict[str, float]]:
+    """First traces of `TRACED`, by mode."""
+    write = f"from transformers import AutoConfig as A; A.for_model({TRACED!r}).save_pretrained(sys.argv[1])"
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([sys.executable, "-c", f"import sys; {write}", folder], check=True)
+        config = Path(folder) / "config.json"
+        return {mode: against_imports(runs, partial(first_trace, mode, config)) for mode in ("forward", "decode")}
+
+
+def alone(arguments: argparse.Namespace) -> int:
+    """Print what `--simulate` and `--trace` ask for."""
+    result: dict[str, Any] = {"machine": machine()}
+    if arguments.simulate:
+        result["simulate"] = against_imports(arguments.runs, partial(process, SIMULATE))
+    if arguments.trace:
+        result |= {f"trace {mode}": figures for mode, figures in traces(arguments.runs).items()}
+    if arguments.json:
+        print(json.dumps(result, indent=2))
+        return 0
+    print(f"machine: {result.pop('machine')}")
+    for name, figures in result.items():
+        print(f"{name}: {figures['cpu_s']:.2f} s of CPU, {figures['cpu_ratio']:.0f} times the imports;", end=" ")
+        print(f"{figures['wall_s']:.1f} s, {figures['peak_mib']:.0f} MiB at its peak (medians of {arguments.runs})")
+    return 0
 
 
 def yardstick() -> float:
@@ -302,8 +355,12 @@ def main() -> int:
     parser.add_argument("--users", type=int, default=10)
     parser.add_argument("--cold", action="store_true", help="the cold command alone")
     parser.add_argument("--searches", type=int, nargs="?", const=3, metavar="RUNS", help="the searches alone")
+    parser.add_argument("--simulate", action="store_true", help="10,000 requests under load alone")
+    parser.add_argument("--trace", action="store_true", help="first traces of a large class alone")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
+    if arguments.simulate or arguments.trace:
+        return alone(arguments)
     sys.path.insert(0, str(ROOT))
     if arguments.searches:
         rows = searches(arguments.searches)
