@@ -216,7 +216,7 @@ def _number(row: Mapping[str, Any], key: str) -> float:
     """A cell as a finite number, 0 where it is empty; RequestError, which becomes the row's note, for other text."""
     text = _text(row, key)
     try:
-        value = float(text) if text else 0.0
+        value = (float(text) if text.isascii() and "_" not in text else math.nan) if text else 0.0  # as pandas reads it
     except ValueError:
         value = math.nan
     if not math.isfinite(value):

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from predictor.formats.dtypes import DTYPES
 from predictor.graph.graph import Graph
-from predictor.ops import Op
+from predictor.ops import Gemm, Op
 
 _T = TypeVar("_T")
 #: A number beyond these is no size, count, bytes or FLOPs of any machine; chosen by hand, not from data.
@@ -89,3 +89,15 @@ def check_order(graph: Graph) -> None:
                 raise ValueError(
                     f"node {node.name!r} reads {tensor.name!r}, which {nodes[made].name!r} behind it makes"
                 )
+
+
+def check_operands(graph: Graph) -> None:
+    """Every node of a built graph makes something else than it reads, a product of two: ValueError for another."""
+    for node in (node for block in graph.blocks for node in block.nodes):
+        if not node.outputs:
+            raise ValueError(f"node {node.name!r} makes no tensor; expected at least one")
+        made = {id(tensor.storage) for tensor in node.outputs}
+        if any(id(tensor.storage) in made for tensor in node.inputs):
+            raise ValueError(f"node {node.name!r} reads what it makes itself")
+        if isinstance(node.op, Gemm) and len(node.inputs) < 2:
+            raise ValueError(f"node {node.name!r}, a product, reads {len(node.inputs)}; expected two tensors")

@@ -23,7 +23,17 @@ from predictor.files.read import atomic_write, read_json
 from predictor.formats.dtypes import DTYPES
 from predictor.graph.graph import Block, Graph, Node
 from predictor.graph.recording import Recording
-from predictor.graph.saved_checks import DEEPEST_VIEW, NO_NUMBERS, at, check_order, checked_op, number, text, whole
+from predictor.graph.saved_checks import (
+    DEEPEST_VIEW,
+    NO_NUMBERS,
+    at,
+    check_operands,
+    check_order,
+    checked_op,
+    number,
+    text,
+    whole,
+)
 from predictor.graph.tensor import ROLES, Tensor
 from predictor.ops import OPERATORS, Op, Opaque
 from predictor.ops.by_hand import HandGelu
@@ -121,6 +131,8 @@ def _check(recording: Recording) -> None:
             if block.backward_of is not None and whole(block.backward_of, "backward_of") >= max(place, 1):
                 raise ValueError(f"block {block.name!r} is the backward pass of one behind it")
         check_order(graph)
+    if not recording.graph.recorded:
+        check_operands(recording.graph)
     for block in (*recording.graph.blocks, *recording.update.blocks):
         for node in block.nodes:
             number(node.op.bytes_moved(), f"bytes of {node.name!r}")

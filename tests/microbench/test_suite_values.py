@@ -74,6 +74,10 @@ def test_a_suite_in_another_unit_is_said_and_a_row_twice_counts_once(
         assert main([*words, "--tracking-uri", "off"]) == status
         said = capsys.readouterr().err
         assert ("need 1.6 times the bytes/s of their GPU's peak" in said) == (status == 2), said
+    for cell in ("\u0663", "1_0"):  # numbers to Python, none to pandas
+        pd.DataFrame([{**ROW, "measured_ms": cell}]).to_csv(suite, index=False)
+        assert main([*words, "--tracking-uri", "off"]) == 1
+        assert f"measured_ms {cell!r}: expected a number" in capsys.readouterr().err  # and no row has a forecast
     pd.concat([frame, *([frame.iloc[:1]] * 49)]).to_csv(suite, index=False)
     assert main([*words, "--tracking-uri", "off"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -14,6 +14,7 @@ import pytest
 import predictor
 from predictor.engines import DECODE, EAGER, PREFILL, Engine, engine, names
 from predictor.engines.pytorch.engine import COMPILE
+from predictor.errors import TilecastError
 from predictor.formats.parts import Format, Formats
 from predictor.graph import Graph, Node
 from predictor.graph.saved import saved_tensors
@@ -312,3 +313,23 @@ def test_nodes_of_a_saved_graph_that_are_not_what_their_module_says_run_as_they_
             answer = predictor.predict(str(saved), "h100", artifacts="roofline", execution=execution, top=40)
             products.append(sum(node.count for node in answer.nodes if node.op == "linear"))
         assert set(products) == {products[0]} != {0}, products
+
+
+def test_a_saved_node_without_its_tensors_is_one_line(tmp_path: Path) -> None:
+    """Every node in turn loses what it reads, then what it makes: an answer, or a line."""
+    saved, text = tmp_path / "graph.json", (CORPUS / "graph-forward.json").read_text(encoding="utf-8")
+    refused = 0
+    for place in range(sum(len(block[-1]) for block in json.loads(text)["blocks"])):
+        for column in (2, 3):
+            graph = json.loads(text)
+            node = [each for block in graph["blocks"] for each in block[-1]][place]
+            node[column] = []
+            saved.write_text(json.dumps(graph), encoding="utf-8")
+            said = ""
+            try:
+                assert predictor.predict(str(saved), "h100", artifacts="roofline", execution="compile").latency_s > 0
+            except TilecastError as error:
+                said = str(error)
+            assert "\n" not in said
+            refused += "makes no tensor" in said or "expected two tensors" in said
+    assert refused > 20
