@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from predictor.engines.registry import ALL_GATHER
+from predictor.engines.registry import ALL_GATHER, copying
 from predictor.kernels.interval import LEVEL
 from predictor.report.formats import release_of
 from predictor.request.parallelism import Parallelism
@@ -89,7 +89,7 @@ def _all_to_all(work: Workload) -> str | None:
     """How tokens come to experts of other GPUs; None where there are none of those."""
     over = work.parallelism
     if work.training is not None:
-        return ("nccl" if work.all_to_all == ALL_GATHER else work.all_to_all) if over.ep > 1 else None
+        return (copying() if work.all_to_all == ALL_GATHER else work.all_to_all) if over.ep > 1 else None
     return work.all_to_all if work.serving is not None and over.dp > 1 and work.routing else None
 
 

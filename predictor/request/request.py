@@ -188,6 +188,7 @@ def _training(asked: Request, config: Model) -> Training | None:
     many, where nobody says and the model's inputs do not."""
     words: dict[str, Any] = {name: getattr(asked, name) for name in _TRAINS}
     if asked.mode != "train":
+        Training(**words)  # which says first of a value that is none
         _refuse(words)
         return None
     assumed = words["micro_batch"] == 0 and _several(asked.pp) and config.sizes is None

@@ -62,7 +62,7 @@ def test_collectives_may_wait_for_the_last_rank_where_every_rank_has_a_host(
         return spread.host[1]
 
     late = above()
-    monkeypatch.setattr("predictor.simulate.interval.late_rank_s", lambda ranks: 0.0)
+    monkeypatch.setattr("predictor.kernels.collective.core.late_rank_s", lambda ranks: 0.0)
     times = (late - above()) / late_rank_s(4)
     assert times == pytest.approx(66, abs=2) if waits else times == 0.0
 

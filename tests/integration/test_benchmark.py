@@ -29,7 +29,7 @@ def test_every_figure_stands_beside_the_yardstick_and_the_machine() -> None:
         assert 0.02 < found[name]["yardstick_ms"] < 200
         assert 0.1 < found[name]["yardsticks"] < 100
     text = run()
-    assert text.startswith("machine: ") and text.count(" yardsticks of ") == 3
+    assert text.startswith("machine: ") and text.count(" yardsticks of ") == 4
 
 
 def test_a_multiple_is_of_the_work_and_not_of_the_machine() -> None:
