@@ -16,10 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
-from microbench.capability import Target, refusal
+from microbench.capability import Target, held_bytes, refusal
 from microbench.case import Case
 from microbench.storage import write_output
 from predictor.data.sampling import cells, spread_out
+from predictor.data.schema import ROTATING
 from predictor.errors import RequestError, SpecError, TilecastError
 from predictor.files.read import read_json
 from predictor.ops import Attention, Gemm
@@ -54,7 +55,8 @@ class CaseGroup:
         if target.kind == "cuda" and not self.since <= target.capability < self.before:
             return False
         protocol = target.protocols[0] if self.alone else "eager_events"
-        if case.cache != "warm" or case.protocol != protocol or not self.holds(case):
+        rotating = target.kind == "cuda" and self.alone and held_bytes(case.op) > 0
+        if case.cache != (ROTATING if rotating else "warm") or case.protocol != protocol or not self.holds(case):
             return False
         return not (self.alone and protocol == "eager_events") or target.seconds(case) >= _LONG_CALL_S
 

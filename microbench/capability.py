@@ -6,14 +6,15 @@ What is let through and fails all the same is a row of failures.jsonl: nothing i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from microbench import libraries
 from microbench.case import Case
-from predictor.data.schema import CUDA_GRAPH, SUSTAINED
+from predictor.data.schema import CUDA_GRAPH, ROTATING, SUSTAINED
 from predictor.errors import TilecastError
 from predictor.hardware.gpu import GPUSpec, load_gpu
+from predictor.ops import Gemm, Op
 
 _CPU_DTYPES = frozenset(("fp64", "fp32", "bf16", "fp16", "int8", "int32", "int64", "bool"))
 # First compute capability whose PyTorch kernels take the dtype on tensor cores. Source: CUDA Programming Guide, table
@@ -23,6 +24,25 @@ _FIRST: dict[str, tuple[int, int]] = {"bf16": (8, 0), "tf32": (8, 0), "fp8": (8,
 #: Width of a head that cuDNN's attention takes on every GPU that has it. Source: cuDNN's developer guide, scaled dot
 #: product attention; newer releases take more on Hopper.
 _CUDNN_HEAD = 128
+
+
+#: Copies of weights or of a cache that take turns, at most: guards against operands so small that a call waits for
+#: nothing but its launch. Chosen by hand, not from data.
+MOST_COPIES = 1000
+
+
+def copies(held_bytes: float, cache_bytes: float) -> int:
+    """Copies of ``held_bytes`` that take turns so that more than twice the L2 cache is read before one comes again."""
+    return 2 + int(2 * cache_bytes // held_bytes)
+
+
+def held_bytes(op: Op) -> float:
+    """Bytes of weights, of experts or of a KV cache that a call reads: a pass of a model finds them in DRAM. The
+    activations, of which it reads about as much as it writes, are those of the call before."""
+    if isinstance(op, Gemm):
+        weights = replace(op, batch=1, kind="linear").cold_bytes()
+        return weights * op.batch if op.kind in ("linear", "grouped") else 0.0
+    return max(1.0, op.bytes_read() - op.bytes_written()) if op.cold_bytes() else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +60,7 @@ class Target:
     protocols: tuple[str, ...] = ("eager_events",)
     libraries: frozenset[str] = frozenset()  # of serving kernels, installed there
     units: int = 1  # streaming multiprocessors, or threads
+    cache_bytes: float = 0.0  # L2 of a GPU
 
     def rate(self, dtype: str) -> float:
         return self.flops.get(dtype) or self.flops["fp32"]
@@ -72,6 +93,7 @@ def gpu_target(spec: GPUSpec, gpus: int = 1, triton: bool = True) -> Target:
     return Target(
         "cuda", spec.id, spec.memory_capacity, spec.memory_bandwidth, flops, (int(major), int(minor or 0)), gpus,
         triton, protocols, frozenset(libraries.installed()), spec.sm_count,
+        spec.l2_bytes,
     )  # fmt: skip
 
 
@@ -89,6 +111,7 @@ def target_of(facts: Mapping[str, Any], gpus: int = 1) -> Target:
     return Target(
         "cuda", str(facts["id"]), float(facts["memory_bytes"]), bandwidth, rates, capability, gpus,
         bool(facts["triton"]), tuple(facts["protocols"]), frozenset(facts.get("libraries", ())), int(facts["units"]),
+        float(facts["cache_bytes"]),
     )  # fmt: skip
 
 
@@ -102,6 +125,12 @@ def refusal(case: Case, target: Target) -> str:
         return f"compute capability {target.capability[0]}.{target.capability[1]} has no {dtype}"
     if case.protocol not in target.protocols:
         return f"a {target.kind} device has no protocol {case.protocol}"
+    if case.cache == ROTATING:
+        held = held_bytes(case.op)
+        if target.kind == "cpu" or not held:
+            return "nothing to rotate: no weights and no cache" if not held else "a processor's rows are not rotated"
+        if copies(held, target.cache_bytes) > MOST_COPIES:
+            return f"more than {MOST_COPIES} copies of its weights would have to take turns"
     return _launcher_refusal(case, target)
 
 

@@ -21,7 +21,7 @@ from microbench.own_ops import Ceiling
 from microbench.schema import SENSOR_LIMITS
 from microbench.stopping import median_half_width
 from microbench.timing import POWER_CAP, Settings, Timer, Timing
-from predictor.data.schema import SUSTAINED, SUSTAINED_FLAG
+from predictor.data.schema import ROTATING, SUSTAINED, SUSTAINED_FLAG
 
 
 class WrongResult(Exception):
@@ -55,7 +55,11 @@ class Measurer:
             kernel = kernels.profile(self.device, prepared.launch)
         kernel = dict(kernel or {})
         error, checked = self._check(case, prepared, kernel.get("kernel_name", ""))
-        timing = self._timer.time(case, prepared.launch, samples_s)
+        launch, turns = prepared.launch, 1
+        if case.cache == ROTATING:
+            launch = prepared.rotation(case.op, self.device.cache_bytes)
+            turns = len(launch.calls)
+        timing = self._timer.time(case, launch, samples_s, turns)
         row = self._row(case, prepared, timing)
         row |= kernel | {"checked": checked}
         if error is not None:

@@ -78,8 +78,11 @@ class Timer:
     def __init__(self, device: BenchDevice, settings: Settings) -> None:
         self.device, self.settings = device, settings
 
-    def time(self, case: Case, launch: Launch, samples_s: float | None = None) -> Timing:
-        """The samples of ``case``, ``samples_s`` of them at most where that is less than the settings say."""
+    def time(self, case: Case, launch: Launch, samples_s: float | None = None, turns: int = 1) -> Timing:
+        """The samples of ``case``, ``samples_s`` of them at most where that is less than the settings say.
+
+        Of a rotation, ``turns`` launches go once around: a sample holds whole rounds.
+        """
         settings = self.settings
         once = self._warm_up(launch)
         longest_s = min(settings.case_s, samples_s or settings.case_s)
@@ -87,16 +90,16 @@ class Timer:
         if case.cache == "cold":
             return self._rounds(rule, 1, lambda: self.device.time_cold(launch, 5 if once < 0.01 else 1))
         if case.protocol == SUSTAINED:
-            return self._sustained(launch, once, samples_s)
+            return self._sustained(launch, once, samples_s, turns)
         if case.protocol == CUDA_GRAPH:
-            replay, launches, graph_s = self._graph(launch, once, settings.sample_s)
+            replay, launches, graph_s = self._graph(launch, once, settings.sample_s, turns)
             replays = int(min(16, max(1, np.ceil(settings.sample_s / graph_s))))
             repeats = 5 if graph_s * replays < 0.01 else 1
             return self._rounds(
                 rule, launches * replays,
                 lambda: [self.device.time_replays(replay, replays) / launches for _ in range(repeats)],
             )  # fmt: skip
-        launches = int(min(1000, max(1, np.ceil(settings.sample_s / once))))
+        launches = _whole(int(min(1000, max(1, np.ceil(settings.sample_s / once)))), turns)
         repeats = 5 if once * launches < 0.01 else 1
         return self._rounds(rule, launches, lambda: [self.device.time_batch(launch, launches) for _ in range(repeats)])
 
@@ -109,17 +112,17 @@ class Timer:
             count += 1
         return max(once, 1e-9)
 
-    def _graph(self, launch: Launch, once: float, long_s: float) -> tuple[Launch, int, float]:
+    def _graph(self, launch: Launch, once: float, long_s: float, turns: int = 1) -> tuple[Launch, int, float]:
         """A graph whose replay takes ``long_s`` or more, its launches, and seconds of a replay.
 
         A kernel alone is quicker than its launch, by how much the first graph tells: too short a one is captured again.
         """
-        launches = int(min(1000, max(4, 2 * np.ceil(long_s / once))))
+        launches = _whole(int(min(1000, max(4, 2 * np.ceil(long_s / once)))), turns)
         while True:
             replay = self.device.capture(launch, launches)
             self.device.time_replays(replay, 2)
             graph_s = max(self.device.time_replays(replay, 1), 1e-9)
-            needed = int(min(_MOST_LAUNCHES, np.ceil(1.1 * launches * long_s / graph_s)))
+            needed = _whole(int(min(_MOST_LAUNCHES, np.ceil(1.1 * launches * long_s / graph_s))), turns)
             if graph_s >= long_s or needed <= launches:
                 return replay, launches, graph_s
             launches = needed
@@ -157,13 +160,13 @@ class Timer:
 
     # -------------------------------------------------------------------------------------------------------- long runs
 
-    def _sustained(self, launch: Launch, once: float, samples_s: float | None) -> Timing:
+    def _sustained(self, launch: Launch, once: float, samples_s: float | None, turns: int) -> Timing:
         """Samples of a loaded board: all are kept, and labelled with what held the clock down."""
         settings = self.settings
         share = 1.0 if samples_s is None else min(1.0, samples_s / settings.case_s)
         gpu_s = share * settings.min_gpu_s
         sample_s = max(settings.sample_s, gpu_s / 200)
-        replay, launches, graph_s = self._graph(launch, once, min(sample_s, 50 * once))
+        replay, launches, graph_s = self._graph(launch, once, min(sample_s, 50 * once), turns)
         replays = int(max(1, np.ceil(sample_s / graph_s)))
         rule = StoppingRule(settings.noise, settings.min_samples, settings.max_samples, share * settings.sustained_s)
         timing = Timing(rule, launches * replays)
@@ -197,3 +200,8 @@ class Timer:
             if loaded >= least_s and len(last) == _LOOKS and max(last) <= (1 + _SETTLED) * min(last):
                 break
         return loaded
+
+
+def _whole(launches: int, turns: int) -> int:
+    """So many launches, or the next more that are whole rounds of ``turns``."""
+    return -(-launches // turns) * turns

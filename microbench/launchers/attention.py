@@ -51,12 +51,12 @@ def prepare(case: Case, device: BenchDevice) -> Prepared:
             raise IllegalCase("fewer heads of keys than of queries need PyTorch 2.5: enable_gqa")
         options["enable_gqa"] = True
 
-    def forward() -> torch.Tensor:
+    def forward(k: torch.Tensor = k, v: torch.Tensor = v) -> torch.Tensor:
         return functional.scaled_dot_product_attention(q, k, v, **options)
 
     prepared = Prepared(
         forward, lambda: _check_forward(op, forward, q, k, v), kernel_source=f"sdpa_{name}",
-        flag="unfused" if name == "math" else "",
+        flag="unfused" if name == "math" else "", held=(k, v) if op.is_decode else (),
     )  # fmt: skip
     if grad:
         out = forward()

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from microbench.capability import copies, held_bytes
 from microbench.devices.base import BenchDevice, Launch
+from predictor.ops import Op
 
 #: Largest error, over the largest value of the reference, that a result of a dtype may have. A product of k terms in
 #: fp32 is off by about sqrt(k) 2^-24; 16-bit results are rounded once to 2^-11 or 2^-8 and their sums are fp32. Results
@@ -36,14 +38,38 @@ class Prepared:
 
     `kernel_source` names the code path (eager, sdpa_flash, triton, ...), `flag` why the row is kept apart. Of
     a launcher that calls one kernel in several ways ``form`` tells them apart: each is checked.
+    ``held``: weights or a cache, the arguments of ``launch`` that stand for themselves, of which a rotation has copies.
     """
 
-    launch: Launch
+    launch: Callable[..., object]
     check: Callable[[], float | None] | None = None
     kernel_source: str = "eager"
     flag: str = ""
     extra: Mapping[str, Any] | None = None
     form: tuple[object, ...] = ()
+    held: tuple[torch.Tensor, ...] = ()
+
+    def rotation(self, op: Op, cache_bytes: float) -> Rotation:
+        """The call of ``op`` over copies of what is held, as a pass of a model finds its weights. Raises IllegalCase
+        where it holds nothing."""
+        read = held_bytes(op)
+        if not self.held or not read:
+            raise IllegalCase("nothing to rotate: the call has no weights and no cache of its own")
+        count = copies(read, cache_bytes)
+        others = [tuple(x.clone() for x in self.held) for _ in range(count - 1)]
+        return Rotation([self.launch, *(functools.partial(self.launch, *other) for other in others)])
+
+
+class Rotation:
+    """Calls that take turns, one a call: each copy is read again after more than twice the L2 cache of others was."""
+
+    def __init__(self, calls: Sequence[Launch]) -> None:
+        self.calls, self._at = calls, 0
+
+    def __call__(self) -> object:
+        call = self.calls[self._at]
+        self._at = (self._at + 1) % len(self.calls)
+        return call()
 
 
 @functools.lru_cache(maxsize=64)

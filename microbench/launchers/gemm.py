@@ -62,23 +62,19 @@ def _row_check(
 def _linear(op: Gemm, device: BenchDevice) -> Prepared:
     a, b = _operands(op, device, ())
     bias = device.randn(op.n, dtype=op.dtype) if op.bias else None
+
+    second = b.mT if op.layout == "tn" else b
     if op.layout == "tn":
-        weight = b.mT
 
-        def launch() -> torch.Tensor:
-            return functional.linear(a, weight, bias)
-
-    elif bias is not None:
-
-        def launch() -> torch.Tensor:
-            return torch.addmm(bias, a, b)
+        def launch(second: torch.Tensor = second) -> torch.Tensor:
+            return functional.linear(a, second, bias)
 
     else:
 
-        def launch() -> torch.Tensor:
-            return torch.mm(a, b)
+        def launch(second: torch.Tensor = second) -> torch.Tensor:
+            return torch.mm(a, second) if bias is None else torch.addmm(bias, a, second)
 
-    return Prepared(launch, _row_check(launch, a, b, bias))
+    return Prepared(launch, _row_check(launch, a, b, bias), held=(second,))
 
 
 def _bmm(op: Gemm, device: BenchDevice) -> Prepared:
@@ -99,7 +95,7 @@ def _fp8(op: Gemm, device: BenchDevice) -> Prepared:
     unit_scale = torch.ones((), dtype=torch.float32, device=device.torch_device)
     bias = device.randn(op.n, dtype="bf16") if op.bias else None
 
-    def launch() -> torch.Tensor:
+    def launch(b: torch.Tensor = b) -> torch.Tensor:
         return torch._scaled_mm(
             a, b, scale_a=unit_scale, scale_b=unit_scale, bias=bias, out_dtype=torch.bfloat16, use_fast_accum=True
         )  # fmt: skip
@@ -111,7 +107,7 @@ def _fp8(op: Gemm, device: BenchDevice) -> Prepared:
         got: torch.Tensor = result[0] if isinstance(result, tuple) else result  # PyTorch 2.4 returns amax beside it
         return relative_error(got.index_select(0, rows), want + (0.0 if bias is None else bias.double()))
 
-    return Prepared(launch, check, kernel_source="scaled_mm")
+    return Prepared(launch, check, kernel_source="scaled_mm", held=(b,))
 
 
 def _grouped(op: Gemm, device: BenchDevice, implementation: str) -> Prepared:
@@ -127,19 +123,20 @@ def _grouped(op: Gemm, device: BenchDevice, implementation: str) -> Prepared:
             raise IllegalCase("this PyTorch has no grouped_mm")
         ends = torch.arange(1, op.batch + 1, device=a.device, dtype=torch.int32) * op.m
 
-        def launch() -> torch.Tensor:
+        def launch(b: torch.Tensor = b) -> torch.Tensor:
             return grouped(a, b, offs=ends)
 
     else:
         out = torch.empty(op.batch * op.m, op.n, dtype=TORCH_DTYPES[op.dtype], device=a.device)
-        parts = list(zip(a.split(op.m), b.unbind(0), out.split(op.m), strict=True))
+        rows = list(zip(a.split(op.m), out.split(op.m), strict=True))
 
-        def launch() -> torch.Tensor:
-            for left, right, into in parts:
+        def launch(b: torch.Tensor = b) -> torch.Tensor:
+            for (left, into), right in zip(rows, b, strict=True):
                 torch.mm(left, right, out=into)
             return out
 
     def shaped() -> torch.Tensor:
         return launch().view(op.batch, op.m, op.n)
 
-    return Prepared(launch, _row_check(shaped, a.view(op.batch, op.m, op.k), b), kernel_source=implementation)
+    return Prepared(launch, _row_check(shaped, a.view(op.batch, op.m, op.k), b), kernel_source=implementation,
+                    held=(b,))  # fmt: skip

@@ -68,7 +68,10 @@ def prepare(case: Case, device: BenchDevice) -> Prepared:
         product = ours
         return relative_error(layer(x, up, down, weights), want)
 
-    return Prepared(lambda: layer(x, up, down, weights), check, kernel_source=implementation)
+    def launch(up: torch.Tensor = up, down: torch.Tensor = down) -> torch.Tensor:
+        return layer(x, up, down, weights)
+
+    return Prepared(launch, check, kernel_source=implementation, held=(up, down))
 
 
 def _loop(counts: torch.Tensor) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:

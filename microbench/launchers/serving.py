@@ -33,7 +33,8 @@ def prepare(case: Case, device: BenchDevice) -> Prepared:
         return relative_error(got, want)
 
     columns = library.columns(kernel)
-    return Prepared(call.launch, check, kernel_source=columns.pop("kernel_source"), extra=columns, form=form(case.op))
+    return Prepared(call.launch, check, kernel_source=columns.pop("kernel_source"), extra=columns, form=form(case.op),
+                    held=call.held)  # fmt: skip
 
 
 def form(op: Any) -> tuple[object, ...]:

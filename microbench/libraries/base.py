@@ -12,10 +12,12 @@ from typing import Any
 
 @dataclass(slots=True)
 class LibraryCall:
-    """``launch`` is what is timed; ``pair`` runs it anew and returns (what it gave, what it has to give)."""
+    """``launch`` is what is timed; ``pair`` runs it anew and returns (what it gave, what it has to give). ``held``:
+    weights or a cache, arguments of ``launch`` that stand for themselves: a rotation gives copies of them."""
 
-    launch: Callable[[], object]
+    launch: Callable[..., object]
     pair: Callable[[], tuple[Any, Any]]
+    held: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,14 +48,14 @@ def _linear(op: Gemm, device: Any) -> LibraryCall:
 
     deep_gemm = LIBRARY.load()
     a, w = operands.product(op, device)
-    b, quantized = operands.fp8_blocks(w), _quantizer(a)
+    (b, scales), quantized = operands.fp8_blocks(w), _quantizer(a)
     out = torch.empty(op.m, op.n, dtype=torch.bfloat16, device=a.device)
 
-    def launch() -> Any:
-        deep_gemm.fp8_gemm_nt(quantized(), b, out)
+    def launch(b: Any = b, scales: Any = scales) -> Any:
+        deep_gemm.fp8_gemm_nt(quantized(), (b, scales), out)
         return out
 
-    return LibraryCall(launch, lambda: (launch(), a.double() @ w.double().t()))
+    return LibraryCall(launch, lambda: (launch(), a.double() @ w.double().t()), (b, scales))
 
 
 def _grouped(op: Gemm, device: Any) -> LibraryCall:
@@ -67,18 +67,18 @@ def _grouped(op: Gemm, device: Any) -> LibraryCall:
     deep_gemm = LIBRARY.load()
     a = operands.bf16(device, op.batch * op.m, op.k)
     w = operands.bf16(device, op.batch, op.n, op.k, scale=op.k**-0.5)
-    b, quantized = operands.fp8_blocks(w), _quantizer(a)
+    (b, scales), quantized = operands.fp8_blocks(w), _quantizer(a)
     groups = operands.ints(device, torch.arange(op.batch).repeat_interleave(op.m))
     out = torch.empty(op.batch * op.m, op.n, dtype=torch.bfloat16, device=a.device)
 
-    def launch() -> Any:
-        deep_gemm.m_grouped_fp8_gemm_nt_contiguous(quantized(), b, out, groups)
+    def launch(b: Any = b, scales: Any = scales) -> Any:
+        deep_gemm.m_grouped_fp8_gemm_nt_contiguous(quantized(), (b, scales), out, groups)
         return out
 
     def pair() -> tuple[Any, Any]:
         return launch(), (a.double().view(op.batch, op.m, op.k) @ w.double().mT).flatten(0, 1)
 
-    return LibraryCall(launch, pair)
+    return LibraryCall(launch, pair, (b, scales))
 
 
 _SOURCES = {"vllm": "DeepGemmFp8BlockScaledMMKernel", "sglang": "sglang_deepgemm_gemm_nt_f8f8bf16"}

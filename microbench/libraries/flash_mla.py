@@ -26,13 +26,13 @@ def _decode(op: Attention, device: Any) -> LibraryCall:
     metadata, splits = mla.get_mla_metadata(x.lengths, op.q_len * op.heads // op.kv_heads, op.kv_heads)
     query = x.q.view(op.batch, op.q_len, op.heads, op.head_dim)
 
-    def launch() -> Any:
+    def launch(k: Any = x.k) -> Any:
         out, _ = mla.flash_mla_with_kvcache(
-            query, x.k, x.table, x.lengths, op.value_dim, metadata, splits, softmax_scale=op.head_dim**-0.5, causal=True
+            query, k, x.table, x.lengths, op.value_dim, metadata, splits, softmax_scale=op.head_dim**-0.5, causal=True
         )  # fmt: skip
         return out.flatten(0, 1)
 
-    return LibraryCall(launch, lambda: (launch(), x.reference(op)))
+    return LibraryCall(launch, lambda: (launch(), x.reference(op)), (x.k,))
 
 
 #: Compute capabilities. Source: the sources read, see above; what they leave open is the instructions' own.

@@ -60,7 +60,11 @@ def _paged(op: Attention, device: Any) -> LibraryCall:
     else:
         wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(_room(device), kv_layout="NHD")
         wrapper.plan(x.q_starts, *pages, *sizes, causal=op.causal, **options)
-    return LibraryCall(lambda: wrapper.run(x.q, (x.k, x.v)), lambda: (wrapper.run(x.q, (x.k, x.v)), x.reference(op)))
+
+    def launch(k: Any = x.k, v: Any = x.v) -> Any:
+        return wrapper.run(x.q, (k, v))
+
+    return LibraryCall(launch, lambda: (launch(), x.reference(op)), (x.k, x.v))
 
 
 def _latent(op: Attention, device: Any) -> LibraryCall:
@@ -75,7 +79,11 @@ def _latent(op: Attention, device: Any) -> LibraryCall:
     )  # fmt: skip
     query = [part.contiguous() for part in x.q.split([width, rope], -1)]
     cache = [part.contiguous() for part in x.k[:, :, 0].split([width, rope], -1)]
-    return LibraryCall(lambda: wrapper.run(*query, *cache), lambda: (wrapper.run(*query, *cache), x.reference(op)))
+
+    def launch(latent: Any = cache[0], rotary: Any = cache[1]) -> Any:
+        return wrapper.run(*query, latent, rotary)
+
+    return LibraryCall(launch, lambda: (launch(), x.reference(op)), tuple(cache))
 
 
 def _kv_write(op: KvWrite, device: Any) -> LibraryCall:
@@ -110,11 +118,11 @@ def _nvfp4(op: Gemm, device: Any) -> LibraryCall:
     b, scales = flashinfer.nvfp4_quantize(w, theirs)
     alpha = 1.0 / (ours * theirs)
 
-    def launch() -> Any:
+    def launch(b: Any = b, scales: Any = scales) -> Any:
         rows, row_scales = flashinfer.nvfp4_quantize(a, ours)
         return flashinfer.mm_fp4(rows, b.t(), row_scales, scales.t(), alpha, torch.bfloat16, backend="cutlass")
 
-    return LibraryCall(launch, lambda: (launch(), a.double() @ w.double().t()))
+    return LibraryCall(launch, lambda: (launch(), a.double() @ w.double().t()), (b, scales))
 
 
 def _norm(op: Norm, device: Any) -> LibraryCall:
@@ -134,11 +142,11 @@ def _experts(op: MoE, device: Any) -> LibraryCall:
     ids, weights = operands.picked(op, device)
     swapped = torch.cat(up.chunk(2, 1)[::-1], 1).contiguous()
 
-    def launch() -> Any:
-        out = flashinfer.cutlass_fused_moe(x, ids, weights, swapped, down, torch.bfloat16, quant_scales=[])
+    def launch(up: Any = swapped, down: Any = down) -> Any:
+        out = flashinfer.cutlass_fused_moe(x, ids, weights, up, down, torch.bfloat16, quant_scales=[])
         return out[0] if isinstance(out, list) else out
 
-    return LibraryCall(launch, lambda: (launch(), operands.experts(x, up, down, ids, weights)))
+    return LibraryCall(launch, lambda: (launch(), operands.experts(x, up, down, ids, weights)), (swapped, down))
 
 
 def _sampler(op: Sampler, device: Any) -> LibraryCall:

@@ -26,13 +26,13 @@ def _int4(op: Gemm, device: Any) -> LibraryCall:
     seen, packed, scales = quantize(w.t().contiguous(), scalars.uint4b8, _GROUP)
     workspace = LIBRARY.load(f"{_UTILS}.marlin_utils").marlin_make_workspace_new(a.device)
 
-    def launch() -> Any:
+    def launch(packed: Any = packed, scales: Any = scales) -> Any:
         return ops.marlin_gemm(
             a, None, packed, None, scales, None, None, None, workspace, scalars.uint4b8, op.m, op.n, op.k,
             use_fp32_reduce=True,
         )  # fmt: skip
 
-    return LibraryCall(launch, lambda: (launch(), a.double() @ seen.double()))
+    return LibraryCall(launch, lambda: (launch(), a.double() @ seen.double()), (packed, scales))
 
 
 #: Compute capabilities. Source: the sources read, see above; what they leave open is the instructions' own.

@@ -24,13 +24,13 @@ def _flash(op: Attention, device: Any) -> LibraryCall:
         return varlen(flash.flash_attn_varlen_func, op, device)
     x = operands.Paged.of(op, device)
 
-    def launch() -> Any:
+    def launch(k: Any = x.k, v: Any = x.v) -> Any:
         return flash.flash_attn_with_kvcache(
-            x.q, x.k, x.v, cache_seqlens=x.lengths, page_table=x.table, cu_seqlens_q=x.q_starts, max_seqlen_q=op.q_len,
+            x.q, k, v, cache_seqlens=x.lengths, page_table=x.table, cu_seqlens_q=x.q_starts, max_seqlen_q=op.q_len,
             softmax_scale=op.head_dim**-0.5, causal=op.causal, window_size=operands.window(op),
         )  # fmt: skip
 
-    return LibraryCall(launch, lambda: (launch(), x.reference(op)))
+    return LibraryCall(launch, lambda: (launch(), x.reference(op)), (x.k, x.v))
 
 
 def _fp8(op: Gemm, device: Any) -> LibraryCall:
@@ -44,11 +44,11 @@ def _fp8(op: Gemm, device: Any) -> LibraryCall:
     rows = torch.empty_like(a, dtype=torch.float8_e4m3fn)
     row_scales = torch.empty(op.m, 1, dtype=torch.float32, device=a.device)
 
-    def launch() -> Any:
+    def launch(b: Any = b, scales: Any = scales) -> Any:
         ops.sgl_per_token_quant_fp8(a, rows, row_scales)
         return ops.fp8_scaled_mm(rows, b.t(), row_scales, scales, torch.bfloat16)
 
-    return LibraryCall(launch, lambda: (launch(), a.double() @ (b.double() * scales.double()).t()))
+    return LibraryCall(launch, lambda: (launch(), a.double() @ (b.double() * scales.double()).t()), (b, scales))
 
 
 def _norm(op: Norm, device: Any) -> LibraryCall:

@@ -37,10 +37,10 @@ def _flash(version: int) -> Callable[[Attention, Any], LibraryCall]:
             x = operands.Paged.of(op, device)
             shared |= {"seqused_k": x.lengths, "block_table": x.table}
 
-        def launch() -> Any:
-            return call(x.q, x.k, x.v, cu_seqlens_q=x.q_starts, **shared)
+        def launch(k: Any = x.k, v: Any = x.v) -> Any:
+            return call(x.q, k, v, cu_seqlens_q=x.q_starts, **shared)
 
-        return LibraryCall(launch, lambda: (launch(), x.reference(op)))
+        return LibraryCall(launch, lambda: (launch(), x.reference(op)), (x.k, x.v))
 
     return make
 
@@ -55,11 +55,11 @@ def _fp8(op: Gemm, device: Any) -> LibraryCall:
     b, scale = operands.fp8_rows(w)
     columns, scales = b.t(), scale.t().contiguous()
 
-    def launch() -> Any:
+    def launch(columns: Any = columns, scales: Any = scales) -> Any:
         rows, row_scales = ops.scaled_fp8_quant(a, use_per_token_if_dynamic=True)
         return ops.cutlass_scaled_mm(rows, columns, row_scales, scales, torch.bfloat16)
 
-    return LibraryCall(launch, lambda: (launch(), a.double() @ (b.double() * scale.double()).t()))
+    return LibraryCall(launch, lambda: (launch(), a.double() @ (b.double() * scale.double()).t()), (columns, scales))
 
 
 def _fp8_block(cutlass: bool) -> Callable[[Gemm, Any], LibraryCall]:
@@ -72,14 +72,14 @@ def _fp8_block(cutlass: bool) -> Callable[[Gemm, Any], LibraryCall]:
         a, w = operands.product(op, device)
         b, scales = operands.fp8_blocks(w)
 
-        def launch() -> Any:
+        def launch(b: Any = b, scales: Any = scales) -> Any:
             rows, row_scales = utils.per_token_group_quant_fp8(a, operands.BLOCK, column_major_scales=cutlass)
             if cutlass:
                 return ops.cutlass_scaled_mm(rows, b.t(), row_scales, scales.t(), torch.bfloat16)
             sides = [operands.BLOCK, operands.BLOCK]
             return utils.w8a8_triton_block_scaled_mm(rows, b, row_scales, scales, sides, output_dtype=torch.bfloat16)
 
-        return LibraryCall(launch, lambda: (launch(), a.double() @ w.double().t()))
+        return LibraryCall(launch, lambda: (launch(), a.double() @ w.double().t()), (b, scales))
 
     return make
 
@@ -95,11 +95,11 @@ def _nvfp4(op: Gemm, device: Any) -> LibraryCall:
     b, scales = ops.scaled_fp4_quant(w, theirs)
     alpha = 1.0 / (ours * theirs)
 
-    def launch() -> Any:
+    def launch(b: Any = b, scales: Any = scales) -> Any:
         rows, row_scales = ops.scaled_fp4_quant(a, ours)
         return ops.cutlass_scaled_fp4_mm(rows, b, row_scales, scales, alpha, torch.bfloat16)
 
-    return LibraryCall(launch, lambda: (launch(), a.double() @ w.double().t()))
+    return LibraryCall(launch, lambda: (launch(), a.double() @ w.double().t()), (b, scales))
 
 
 def _norm(op: Norm, device: Any) -> LibraryCall:
@@ -215,10 +215,10 @@ def _experts(op: MoE, device: Any) -> LibraryCall:
         sides = [operands.BLOCK, operands.BLOCK]
         given = {"quant_config": config.fp8_w8a8_moe_quant_config(scale1, scale2, block_shape=sides)}
 
-    def launch() -> Any:
+    def launch(w1: Any = w1, w2: Any = w2) -> Any:
         return moe.fused_experts(x, w1, w2, weights, ids, **given)
 
-    return LibraryCall(launch, lambda: (launch(), operands.experts(x, up, down, ids, weights)))
+    return LibraryCall(launch, lambda: (launch(), operands.experts(x, up, down, ids, weights)), (w1, w2))
 
 
 def _routing(op: Routing, device: Any) -> LibraryCall:

@@ -21,7 +21,8 @@ EXAMPLES = """examples:
 Rows in the measurement schema (docs/reference/dataset-format.md), at most 256 for an estimator and 5 in all:
   fp32 of eager PyTorch: GEMM, element-wise, softmax, norm
   bf16, fp8, int8, nvfp4, mxfp8 of vllm, trtllm or sglang, 16 rows or more each: GEMM, attention, MoE; linear layers
-    and flash prefill of PyTorch count as vllm where the host is not in their time (CUDA graphs, or 50 us and more)
+    and flash prefill of PyTorch count as vllm where the host is not in their time (CUDA graphs, or 50 us and more);
+    not `warm` rows whose weights lay in L2 (docs/reference/microbench.md: `rotating`)
   collectives over PCIe, 8 rows of a system or more
 `microbench plan --calibration` says which points to measure (docs/how-to/measuring.md). Estimators that the rows do not
 speak of are copied unchanged.

@@ -36,8 +36,10 @@ TILE_PROBE = "tile_probe"
 SUSTAINED_FLAG = "sustained"
 
 #: What of the operands lies in L2 when a call begins: everything that fits ("warm"), nothing ("cold"), or what is left
-#: after a few other copies of the weights were used ("rotating").
-CACHE_STATES = ("warm", "cold", "rotating", "unknown")
+#: after other copies of the weights, of the experts or of the KV cache were used ("rotating"; the harness takes copies
+#: of more than twice L2).
+ROTATING = "rotating"
+CACHE_STATES = ("warm", "cold", ROTATING, "unknown")
 
 
 @dataclass(frozen=True, slots=True)

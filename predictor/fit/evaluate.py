@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from predictor.data import dataset
 from predictor.data.frame import Frame, texts
+from predictor.data.schema import ROTATING
 from predictor.errors import RequestError, SpecError, TilecastError
 from predictor.files import outputs
 from predictor.files.extras import require
@@ -24,6 +25,7 @@ from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.kernels.base import KernelTable, Selector, predict_kernels
 from predictor.kernels.fitting.serving_rows import expressible
 from predictor.kernels.interval import LAUNCH, HasIntervals, op_class
+from predictor.ops.attention import Attention
 from predictor.ops.base import Op
 from predictor.ops.gemm import Gemm
 from predictor.request.numbers import LATER
@@ -57,7 +59,14 @@ def predict_rows(frame: Frame, selector: Selector, gpus: Mapping[str, GPUSpec] |
             continue
         for start in range(0, len(rows), CHUNK):
             part = rows[start : start + CHUNK]
-            forecasts.fill(part[~quantized[part]], ops, spec, selector, framework, protocol, cache == "cold")
+            part = part[~quantized[part]]
+            from_dram = np.array(
+                [cache == "cold" or (cache == ROTATING and _caches(op)) for op in ops[part]], dtype=bool
+            )
+            for cold in (False, True):
+                some = part[from_dram == cold]
+                if len(some):
+                    forecasts.fill(some, ops, spec, selector, framework, protocol, cold)
     measured = np.asarray(frame["latency_ms"], dtype=np.float64)
     out["measured_ms"] = measured
     out["predicted_ms"] = forecasts.predicted
@@ -71,6 +80,11 @@ def predict_rows(frame: Frame, selector: Selector, gpus: Mapping[str, GPUSpec] |
     out["interval_class"] = forecasts.kinds
     out["note"] = forecasts.notes
     return out
+
+
+def _caches(op: Any) -> bool:
+    """Whether ``op`` reads a KV cache: where copies of it take turns, nothing of it lies in L2."""
+    return isinstance(op, Attention) and op.is_decode
 
 
 @dataclass(frozen=True, slots=True)

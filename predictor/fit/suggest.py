@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.data.sampling import LENGTH_OCTAVES, NOISE, cells, one_of_each
-from predictor.data.schema import CUDA_GRAPH, from_op
+from predictor.data.schema import CUDA_GRAPH, ROTATING, from_op
 from predictor.errors import RequestError
 from predictor.files import outputs
 from predictor.files.records import dataclass, replace
@@ -72,7 +72,8 @@ class Candidate:
         if not cells["quant"]:
             cells.pop("quant")
         return {
-            "launcher": cells["op"], "op": cells, "options": dict(self.options), "cache": "warm",
+            "launcher": cells["op"], "op": cells, "options": dict(self.options),
+            "cache": ROTATING if self.protocol == CUDA_GRAPH and self.op.cold_bytes() else "warm",
             "protocol": self.protocol,
         }  # fmt: skip
 

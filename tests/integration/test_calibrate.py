@@ -142,7 +142,7 @@ def serving(count: int, seed: int, gpu: str = NEW) -> dataset.Frame:
     rng = np.random.default_rng(seed)
     head = {
         "source": "made-up", "source_file": "none", "gpu": gpu, "framework": "vllm", "framework_version": "0",
-        "kernel_source": "vllm", "protocol": "cuda_graph", "cache_state": "warm", "dtype": "bf16", "quant": "",
+        "kernel_source": "vllm", "protocol": "cuda_graph", "cache_state": "rotating", "dtype": "bf16", "quant": "",
         "flag": "", "latency_ms": 1.0, "source_row": np.arange(count),
     }  # fmt: skip
 

@@ -24,6 +24,7 @@ from predictor.kernels.fitting.calibrate_serving import (  # noqa: E402
     moe_rows,
     stratified,
 )
+from predictor.kernels.fitting.serving_rows import gemm_parts  # noqa: E402
 from predictor.kernels.gemm.estimator import TensorCoreGemm  # noqa: E402
 from predictor.ops import Gemm, Op  # noqa: E402
 from predictor.ops.roofline import roofline  # noqa: E402
@@ -36,11 +37,11 @@ OPS: list[Op] = [
 ]
 
 
-def _frame(gpu: GPUSpec, efficiency: float) -> Any:
+def _frame(gpu: GPUSpec, efficiency: float, ops: list[Op] = OPS) -> Any:
     """Measurements: the cold roofline over an efficiency, plus 6 microseconds."""
-    seconds = roofline(OPS, gpu).cold_s / efficiency + 6e-6
+    seconds = roofline(ops, gpu).cold_s / efficiency + 6e-6
     names = list(Gemm.__dataclass_fields__)
-    rows = [{n: getattr(op, n) for n in names} | {"latency_ms": s * 1e3} for op, s in zip(OPS, seconds, strict=True)]
+    rows = [{n: getattr(op, n) for n in names} | {"latency_ms": s * 1e3} for op, s in zip(ops, seconds, strict=True)]
     return pd.DataFrame(rows).assign(gpu=gpu.id, framework="vllm", op="gemm", quant="")
 
 
@@ -116,7 +117,7 @@ def test_a_measured_gpu_keeps_its_trees_and_can_be_calibrated_again(fitted: Any)
 
 def test_rows_of_pytorch_count_where_the_host_is_not_in_them(fitted: Any) -> None:
     frame = _frame(NEW, 0.5).assign(
-        framework="pytorch", protocol="cuda_graph", cache_state="warm", kernel_source="eager"
+        framework="pytorch", protocol="cuda_graph", cache_state="rotating", kernel_source="eager"
     )
     assert gemm_rows(frame, NEW).all()
     eager = frame.assign(protocol="eager_events")
@@ -129,6 +130,21 @@ def test_rows_of_pytorch_count_where_the_host_is_not_in_them(fitted: Any) -> Non
     found = calibrate_gemm(frame.iloc[::3].reset_index(drop=True), NEW, *fitted)
     served = calibrate_gemm(frame.iloc[::3].reset_index(drop=True).assign(framework="vllm"), NEW, *fitted)
     assert found.manifest == served.manifest
+
+
+def test_rows_whose_weights_lay_in_the_cache_teach_no_served_call(fitted: Any) -> None:
+    """Warm rows count where DRAM could not have taken long for their weights, or L2 not kept them."""
+    ops = [
+        Gemm("bf16", 8, 4096, 4096),  # 33 MB of weights in 96 MB of L2
+        Gemm("bf16", 8, 16384, 8192),  # 268 MB: more than twice L2
+        Gemm("bf16", 8192, 4096, 4096),  # its weights are nothing beside its FLOP
+    ]
+    frame = _frame(NEW, 0.5, ops).assign(protocol="cuda_graph", cache_state="warm", kernel_source="eager")
+    for framework in ("pytorch", "vllm"):
+        assert gemm_rows(frame.assign(framework=framework), NEW).tolist() == [False, True, True]
+        assert gemm_rows(frame.assign(framework=framework, cache_state="rotating"), NEW).all()
+    (part,) = gemm_parts(frame, {NEW.id: NEW})
+    assert part.size == 2
 
 
 @pytest.mark.parametrize(

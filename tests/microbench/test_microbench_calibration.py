@@ -31,7 +31,8 @@ def test_every_estimator_gets_its_rows_from_the_sweeps_cases() -> None:
     assert len({case.id for case in picked}) == 256
     assert {case.id for case in picked} <= {case.id for case in all_cases}
     for case in picked:
-        assert case.cache == "warm"
+        served = case.launcher == "gemm" and case.op.dtype != "fp32"  # whose weights a pass finds in DRAM
+        assert case.cache == ("rotating" if served else "warm")
         assert case.protocol == ("eager_events" if case.op.dtype == "fp32" else "cuda_graph")
         assert case.launcher != "tile"
     again = in_turns(choose(all_cases, cases.GPU, 64))

@@ -16,7 +16,7 @@ from simulated_cuda import Board  # noqa: E402
 from simulated_cuda import libraries as fakes  # noqa: E402
 
 from microbench import libraries, sweep  # noqa: E402
-from microbench.capability import Target, cpu_target, gpu_target  # noqa: E402
+from microbench.capability import Target, cpu_target, gpu_target, held_bytes  # noqa: E402
 from microbench.case import Case, op_cells  # noqa: E402
 from microbench.launchers.base import IllegalCase  # noqa: E402
 from microbench.launchers.serving import smaller  # noqa: E402
@@ -104,6 +104,23 @@ def imports(measured: list[tuple[Case, dict[str, Any]]], folder: Path) -> None:
     assert {op.family for op in ops_of(result.frame)} >= {"gemm", "attention", "norm", "moe", "quantize"}
     assert set(result.frame["framework"].astype(str)) == {"vllm", "sglang"}
     assert set(result.frame["quant"].astype(str)) >= {"fp8_block", "int4_wo"}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_weights_and_caches_of_a_kernel_take_turns(installed: simulated_cuda.Installed, name: str) -> None:
+    """Every kernel that a sweep rotates gives the same result with copies of what it holds."""
+    planned = next((c for gpu in ("h100", "b200") for c in cases(gpu) if c.option("kernel") == name
+                    and held_bytes(c.op)), None)  # fmt: skip
+    if planned is None:
+        return
+    _, kernel = libraries.find(name)
+    with fakes.present(installed):
+        call = kernel.make(smaller(planned.op), opened().device)
+        first = call.launch()
+        assert call.held and all(isinstance(x, torch.Tensor) for x in call.held)
+        second = call.launch(*(x.clone() for x in call.held))
+    if isinstance(first, torch.Tensor):
+        assert torch.equal(first, second)
 
 
 def test_a_kernel_is_captured_and_replayed(installed: simulated_cuda.Installed) -> None:

@@ -11,14 +11,17 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import simulated_cuda  # noqa: E402
+from microbench_cases import GPU  # noqa: E402
 from simulated_cuda import Board  # noqa: E402
 
 from microbench import profile_worker, worker  # noqa: E402
+from microbench.capability import copies, held_bytes, refusal  # noqa: E402
 from microbench.case import Case  # noqa: E402
+from microbench.launchers.base import IllegalCase  # noqa: E402
 from microbench.measure import Measurer  # noqa: E402
 from microbench.timing import Settings  # noqa: E402
 from predictor.data.schema import SUSTAINED  # noqa: E402
-from predictor.ops import Elementwise, Gemm, Softmax  # noqa: E402
+from predictor.ops import Attention, Elementwise, Gemm, MoE, Softmax  # noqa: E402
 
 SMALL = Case("softmax", Softmax("fp32", 8, 64), (), "warm", "cuda_graph")
 
@@ -62,6 +65,42 @@ def test_a_cold_call_reads_memory_and_a_warm_one_the_cache(installed: simulated_
     case = Case("elementwise", Elementwise("fp32", "relu", 32768), (), "cold", "eager_events")
     cold, warm = measurer.measure(case), measurer.measure(replace(case, cache="warm", protocol="cuda_graph"))
     assert cold["latency_ms"] > warm["latency_ms"]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("gemm", Gemm("bf16", 4, 512, 512)),
+        Case("gemm", Gemm("fp8", 4, 1024, 512)),
+        Case("attention", Attention("bf16", 2, 8, 8, 1, 128, 64), (("impl", "flash"),)),
+        Case("moe", MoE("bf16", 32, 128, 128, 8, 2), (("impl", "grouped_mm"),)),
+    ],
+    ids=lambda case: f"{case.launcher} {case.op.dtype}",
+)
+def test_a_rotation_finds_its_weights_in_memory(case: Case) -> None:
+    """Of a product, a decode step and experts: DRAM for weights or cache, L2 for the activations, within 2 %."""
+    done = simulated_cuda.install(Board(l2_bytes=2**20, bandwidth=1e11, l2_bandwidth=4e11, launch_s=1e-6))
+    try:
+        _, measurer = opened()
+        rows = {
+            state: measurer.measure(replace(case, cache=state, protocol="cuda_graph")) for state in ("warm", "rotating")
+        }
+        held = held_bytes(case.op)
+        turns = copies(held, 2**20)
+        assert held * (turns - 1) > 2 * 2**20 >= held * (turns - 2)
+        assert rows["rotating"]["launches"] % turns == 0 and rows["rotating"]["cache_state"] == "rotating"
+        law_ms = rows["warm"]["latency_ms"] + 1.25e3 * held * (1 / 1e11 - 1 / 4e11)
+        assert rows["rotating"]["latency_ms"] == pytest.approx(law_ms, rel=0.02)
+    finally:
+        done.remove()
+
+
+def test_what_holds_no_weights_is_not_rotated(installed: simulated_cuda.Installed) -> None:
+    _, measurer = opened()
+    with pytest.raises(IllegalCase, match="nothing to rotate"):
+        measurer.measure(replace(SMALL, cache="rotating"))
+    assert "nothing to rotate" in refusal(replace(SMALL, cache="rotating"), GPU)
+    assert "1000 copies" in refusal(Case("gemm", Gemm("bf16", 8, 64, 64), (), "rotating", "cuda_graph"), GPU)
 
 
 def test_a_long_run_is_measured_at_the_clock_that_power_leaves(installed: simulated_cuda.Installed) -> None:

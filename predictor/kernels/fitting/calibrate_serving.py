@@ -18,7 +18,7 @@ import numpy.typing as npt
 from predictor import engines
 from predictor.data.frame import Frame, numbers, texts
 from predictor.data.sampling import cells, one_of_each, spread_out
-from predictor.data.schema import CUDA_GRAPH
+from predictor.data.schema import CUDA_GRAPH, ROTATING
 from predictor.engines import EAGER
 from predictor.errors import RequestError
 from predictor.files.records import replace
@@ -28,7 +28,7 @@ from predictor.kernels.device import Device, describe_device
 from predictor.kernels.fitting import adapt
 from predictor.kernels.fitting.adapt import AdaptedArtifact, IntArray, Question, RowsView, Told, Trial, Weights
 from predictor.kernels.fitting.serving import ATTENTION, GEMM, MOE, Family
-from predictor.kernels.fitting.serving_rows import ROW_DTYPES, VariantRows, expressible
+from predictor.kernels.fitting.serving_rows import ROW_DTYPES, VariantRows, expressible, hot
 from predictor.kernels.gaussian import Adapted, Process
 from predictor.kernels.gemm.core import Constants
 from predictor.kernels.gemm.tiles import Taught, gaps, is_probe, shared_rate, teach, tile_parts
@@ -156,13 +156,15 @@ HOPPER_PREFILL = ("sdpa_cudnn", "fa3")
 def library_rows(frame: Frame, gpu: GPUSpec) -> BoolArray:
     """The same without tile probes."""
     in_layout = (texts(frame, "kind") == "linear") & (texts(frame, "layout") == "tn")
-    return _rows(frame, gpu, "gemm", _kernel_alone(frame) & in_layout) & ~is_probe(frame)
+    return _rows(frame, gpu, "gemm", _kernel_alone(frame) & in_layout)
 
 
-def plain_products(frame: Frame) -> BoolArray:
-    """(n,) True for linear layers without a scheme, in any dtype, whose kernel's time stands in the row."""
+def plain_products(frame: Frame, gpu: GPUSpec) -> BoolArray:
+    """(n,) True for linear layers of ``gpu`` without a scheme, in any dtype, whose kernel's time stands in the row."""
     linear = (texts(frame, "op") == "gemm") & (texts(frame, "kind") == "linear") & (texts(frame, "layout") == "tn")
-    return linear & (texts(frame, "quant") == "") & _kernel_alone(frame) & ~is_probe(frame)
+    plain = linear & (texts(frame, "quant") == "") & _kernel_alone(frame) & ~is_probe(frame)
+    plain[plain] = ~hot(frame[plain], gpu)
+    return plain
 
 
 def attention_rows(frame: Frame, gpu: GPUSpec) -> BoolArray:
@@ -185,13 +187,19 @@ def _rows(frame: Frame, gpu: GPUSpec, op: str, eager: BoolArray) -> BoolArray:
     supported = np.isin(texts(frame, "dtype"), [name for name in ROW_DTYPES if gpu.supports(name)])
     measured = np.isin(framework, [library.name for library in engines.measured()])
     served = measured | ((framework == EAGER.kernels) & eager)
-    return np.asarray((texts(frame, "op") == op) & supported & served & expressible(frame), dtype=bool)
+    read = np.flatnonzero((texts(frame, "op") == op) & supported & served & expressible(frame) & ~is_probe(frame))
+    result = np.zeros(len(frame), dtype=bool)
+    result[read[~hot(frame.iloc[read], gpu)]] = True
+    return result
 
 
 def _kernel_alone(frame: Frame) -> BoolArray:
-    """(n,) True for warm rows without the host's time in them: replayed graphs, and calls far longer than a launch."""
+    """(n,) True for rows without a flush and without the host's time: replayed graphs, calls far longer than a launch.
+    Of those whose weights lay in L2, `hot` says which."""
     long = numbers(frame, "latency_ms") * 1e-3 >= ABOVE_HOST_S
-    alone: BoolArray = (texts(frame, "cache_state") == "warm") & ((texts(frame, "protocol") == CUDA_GRAPH) | long)
+    alone: BoolArray = np.isin(texts(frame, "cache_state"), ["warm", ROTATING]) & (
+        (texts(frame, "protocol") == CUDA_GRAPH) | long
+    )
     return alone
 
 

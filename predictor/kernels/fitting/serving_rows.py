@@ -9,7 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor import engines
+from predictor.data.dataset import ops_of
 from predictor.data.frame import Frame, numbers, texts
+from predictor.data.schema import ROTATING
 from predictor.engines.library import CUTLASS, EXPERT_KERNELS, TABLES_WORD, TRITON
 from predictor.engines.releases import age, is_version
 from predictor.files.records import dataclass, replace
@@ -56,6 +58,27 @@ class VariantRows(RowTable):
 def expressible(frame: Frame) -> npt.NDArray[np.bool_]:
     """(n,) True for rows that an operator can ask for: without a quantization scheme, or with one of `SCHEMES`."""
     return np.asarray(np.isin(texts(frame, "quant"), ["", *SCHEMES]), dtype=bool)
+
+
+#: A warm row whose weights would take less than this share of its time from DRAM says what a served one says. Chosen by
+#: hand, not from data, below the errors of the estimators.
+_HOT_SHARE = 0.05
+
+
+def hot(frame: Frame, gpu: GPUSpec) -> npt.NDArray[np.bool_]:
+    """(n,) True for rows of ``gpu`` whose weights, experts or KV cache L2 may have kept from the call before.
+
+    A pass of an engine finds these in DRAM, so such rows are quicker than any served call. What L2 can have saved is
+    at most what DRAM takes for them, and nothing where they are more than twice as large as L2.
+    """
+    warm = np.flatnonzero(texts(frame, "cache_state") == "warm")
+    result = np.zeros(len(frame), dtype=bool)
+    if len(warm):
+        some = frame.iloc[warm]
+        held = np.array([op.cold_bytes() for op in ops_of(some)])
+        saved_s = np.where(held > 2.0 * gpu.l2_bytes, 0.0, held / gpu.memory_bandwidth)
+        result[warm] = saved_s > _HOT_SHARE * _floats(some, "latency_ms") * 1e-3
+    return result
 
 
 def gemm_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[VariantRows]:
@@ -279,7 +302,10 @@ def _groups(frame: Frame, gpus: Mapping[str, GPUSpec], extra: Mapping[str, Any])
     for key, rows in sorted(table.groupby(list(table.columns), sort=True).indices.items()):
         gpu, framework, dtype = key[:3]
         if framework in measured and gpu in gpus and gpus[gpu].supports(dtype):
-            yield key, frame.iloc[np.sort(rows)]
+            of_group = frame.iloc[np.sort(rows)]
+            served = of_group[~hot(of_group, gpus[gpu])]
+            if len(served):
+                yield key, served
 
 
 def _phases(rows: Frame) -> npt.NDArray[np.str_]:
@@ -297,7 +323,7 @@ def _shared(rows: Frame) -> npt.NDArray[np.bool_]:
 
 def _cold(rows: Frame) -> FloatArray:
     """1 for decode steps that found nothing of the KV cache in L2, (n,)."""
-    return ((texts(rows, "cache_state") == "cold") & (_floats(rows, "q_len") == 1)).astype(np.float64)
+    return (np.isin(texts(rows, "cache_state"), ["cold", ROTATING]) & (_floats(rows, "q_len") == 1)).astype(np.float64)
 
 
 def _value_width(rows: Frame) -> FloatArray:

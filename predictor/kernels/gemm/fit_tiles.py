@@ -45,7 +45,7 @@ def fit_tiles(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int) -> Fitted:
     for part in tile_parts(frame[probes], gpus):
         if part.size < FEWEST:
             continue
-        other = _library_part(frame[~probes], part)
+        other = _library_part(frame[~probes], part, gpus[part.gpu])
         taught = teach(part, _START, other)
         cores[f"{part.gpu}|{runner}|{part.kind}"] = taught.constants
         told[f"{part.gpu}|{part.kind}"] = taught.to_manifest(part, other.size if other else 0)
@@ -63,11 +63,11 @@ def fit_tiles(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int) -> Fitted:
     return manifest, {}
 
 
-def _library_part(frame: Frame, part: VariantRows) -> VariantRows | None:
+def _library_part(frame: Frame, part: VariantRows, gpu: GPUSpec) -> VariantRows | None:
     """A library's rows of a board in the dtype of its probes, PyTorch's linear layers among them; None without any."""
     of_gpu = frame["gpu"].astype(str).to_numpy() == part.gpu
     rows = frame[of_gpu & (frame["dtype"].astype(str).to_numpy() == part.dtype)]
-    rows = rows[plain_products(rows)] if len(rows) else rows
+    rows = rows[plain_products(rows, gpu)] if len(rows) else rows
     if not len(rows):
         return None
     batch, m, n, k, milliseconds = (
