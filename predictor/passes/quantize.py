@@ -78,8 +78,10 @@ def _in_formats(block: Block, formats: Formats, tables: set[int]) -> tuple[Node,
 
 
 def _is_narrow(node: Node, form: Format) -> bool:
-    """A narrow product with one weight; experts, whose weights have an axis more, take their tokens as they come."""
-    if not isinstance(node.op, Gemm) or bytes_of(form.dtype) >= 2:
+    """A narrow product with one weight; experts, whose weights have an axis more, take their tokens as they come, and
+    products of a recorded backward pass bring the gradients that they read into few bits themselves, as those that
+    `predictor.passes.autograd` writes do."""
+    if not isinstance(node.op, Gemm) or bytes_of(form.dtype) >= 2 or node.phase == BACKWARD:
         return False
     weight = node.inputs[1]
     return weight.role == WEIGHT and len(weight.axes) == 2

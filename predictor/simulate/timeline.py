@@ -7,7 +7,9 @@ each not before it was issued. So the pass ends at
 
 and never before the CPU has issued its last call. In a block that repeats R times the expression is linear in the
 repetition, so its maximum lies in the first or the last one: a 96-layer model costs no more than a 1-layer model.
-What one call costs is the launch overhead of the host, a parameter of the workload (`Workload.launch_overhead_s`).
+Kinds of layers that take turns run in turns: the host gets ahead during long kernels, and falls behind during short
+ones. What one call costs is the launch overhead of the host, a parameter of the workload
+(`Workload.launch_overhead_s`).
 
 A captured graph (cuda_graph, compile with graphs) has no CPU timeline: kernels follow each other.
 
@@ -19,10 +21,11 @@ so that communication is exposed whole. `eager` and `in_a_row` alone know of thi
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from predictor.files.records import dataclass
 from predictor.graph import Block
@@ -39,13 +42,15 @@ class Segment:
 
     ``gpu_s`` and ``cpu_s`` of shape (n,): GPU time of a node, CPU time to issue it. ``gaps_s`` of shape (n,), or one
     for all: what of the GPU's time passes behind the kernel, until the next one can run. Of many points at once
-    (`predictor.simulate.columns`), of shape (points, n).
+    (`predictor.simulate.columns`), of shape (points, n). ``turns``: of each run, a number; runs of segments side
+    by side come as these rise, in a backward pass (negative ones) as elsewhere; () where all follow one another.
     """
 
     gpu_s: FloatArray
     cpu_s: FloatArray
     repeat: int
     gaps_s: FloatArray | float = 0.0
+    turns: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +72,11 @@ class TwoTimelines:
     """Blocks side by side on the two timelines: n kernels of all of them, and how often each of b blocks runs.
 
     ``gpu_s`` and ``cpu_s`` of shape (n,) as a `Segment` has them, of many points (points, n); ``starts`` and
-    ``repeats`` of shape (b,): the place of a block's first kernel, and how often it runs.
+    ``repeats`` of shape (b,): the place of a block's first kernel, and how often it runs. ``order``, where blocks take
+    turns: of stretches of runs alike, (block, how many).
     """
 
-    __slots__ = ("_parts", "cpu_s", "gpu_s", "repeats", "starts")
+    __slots__ = ("_parts", "cpu_s", "gpu_s", "order", "repeats", "starts")
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         parts = [s for s in segments if s.gpu_s.shape[-1]]
@@ -78,6 +84,7 @@ class TwoTimelines:
         self.starts = [0, *ends[:-1]] if parts else []
         self.repeats = np.array([s.repeat for s in parts], dtype=np.float64)
         self.gpu_s, self.cpu_s = (_beside([getattr(s, name) for s in parts]) for name in ("gpu_s", "cpu_s"))
+        self.order = _order(parts)
         self._parts = parts
 
     @property
@@ -100,12 +107,17 @@ class TwoTimelines:
         cpu_sums = np.add.reduceat(cpu_s, self.starts, axis=-1)
         gpu_total = np.add.reduce(gpu_sums * self.repeats, axis=-1)
         issued = np.add.reduce(cpu_sums * self.repeats, axis=-1)
-        # Issue time of each kernel less GPU time before it, were every block to run once; then what the repetitions of
-        # blocks before it add, and in the last one those of its own.
+        # Issue time of each kernel less GPU time before it, within one run of its block; by how much the runs before it
+        # make that more; and what the repetitions of its own block add, in the last one.
         before = np.add.accumulate(cpu_s, axis=-1) - (np.add.accumulate(gpu_s, axis=-1) - gpu_s)
-        later = (cpu_sums - gpu_sums) * (self.repeats - 1.0)
-        last = np.add.accumulate(later, axis=-1)
-        slack = np.maximum.reduceat(before, self.starts, axis=-1) + np.maximum(last, last - later)
+        later = cpu_sums - gpu_sums
+        slack = np.maximum.reduceat(before, self.starts, axis=-1) - (np.add.accumulate(later, axis=-1) - later)
+        repeats = self.repeats
+        if self.order is not None:
+            blocks, repeats = self.order
+            later, slack = later[..., blocks], slack[..., blocks]
+        ahead = later * repeats
+        slack = slack + (np.add.accumulate(ahead, axis=-1) - ahead) + np.maximum(ahead - later, 0.0)
         end = gpu_total + np.maximum(np.maximum.reduce(slack, axis=-1), 0.0)
         return Timeline(plain(np.maximum(end, issued)), plain(gpu_total), plain(issued))
 
@@ -114,6 +126,22 @@ def _beside(parts: Sequence[FloatArray]) -> FloatArray:
     if len(parts) == 1:
         return parts[0]
     return np.concatenate(parts, axis=-1) if parts else np.zeros(0)
+
+
+def _order(parts: Sequence[Segment]) -> tuple[npt.NDArray[np.intp], FloatArray] | None:
+    """Which block runs, and how often in a row, where segments that stand side by side take turns; else None."""
+    if not any(part.turns for part in parts):
+        return None
+    order: list[int] = []
+    for turns, stretch in groupby(range(len(parts)), lambda place: [turn < 0 for turn in parts[place].turns[:1]]):
+        if not turns:
+            order += [place for place in stretch for _ in range(parts[place].repeat)]
+        else:
+            order += [place for _, place in sorted((turn, place) for place in stretch for turn in parts[place].turns)]
+    if order == sorted(order):
+        return None
+    runs = [(place, sum(1 for _ in stretch)) for place, stretch in groupby(order)]
+    return np.array([place for place, _ in runs]), np.array([count for _, count in runs], dtype=np.float64)
 
 
 def eager(segments: Sequence[Segment]) -> Timeline:

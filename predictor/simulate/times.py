@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.engines import CALLS, CAPTURED, DECODE, PIECES, PREFILL, Engine
-from predictor.files.records import dataclass
+from predictor.files.records import dataclass, replace
 from predictor.graph import Block, Graph
 from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.base import KernelTable, Selector, predict_kernels
@@ -189,8 +189,22 @@ class TimedStage:
 
     @cached_property
     def segments(self) -> list[Segment]:
-        """The blocks as the timeline runs them."""
-        return [block.segment(self.stage, not place) for place, block in enumerate(self.blocks)]
+        """The blocks as the timeline runs them, kinds of layers in turns."""
+        segments = [block.segment(self.stage, not place) for place, block in enumerate(self.blocks)]
+        if sum(bool(at.block.layers) for at in self.blocks) < 2:
+            return segments
+        return [
+            replace(segment, turns=self._turns(at.block)) for segment, at in zip(segments, self.blocks, strict=True)
+        ]
+
+    def _turns(self, block: Block) -> tuple[int, ...]:
+        """When each run of a block comes, by the numbers of its layers: forward from the first on, backward from the
+        last. () where it has none, or stands for more than its own runs (a pipeline's)."""
+        back = block.backward_of
+        layers = block.layers if back is None else self.blocks[back].block.layers
+        if len(layers) != block.repeat:
+            return ()
+        return layers if back is None else tuple(~layer for layer in layers)
 
     @cached_property
     def timelines(self) -> TwoTimelines:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from predictor.files.records import replace
 from predictor.formats.parts import Format, Formats
 from predictor.graph import Graph, Node
 from predictor.models.built import Step, build, load_config
 from predictor.ops import Elementwise, Gemm
+from predictor.ops.base import BACKWARD
 from predictor.passes.quantize import quantize
 
 
@@ -43,3 +45,12 @@ def test_where_nothing_is_narrow_the_graph_stays() -> None:
 def test_experts_take_their_tokens_as_they_come() -> None:
     names = [n.name for n in nodes_of(quantize(built("switch-base-8"), formats("fp8"))) if n.name.endswith("quantize")]
     assert names and not [name for name in names if "expert" in name]
+
+
+def test_products_of_a_recorded_backward_pass_quantize_what_they_read() -> None:
+    """As those that autograd's pass writes do: a kernel of its own would be charged for what their law holds."""
+    (block,) = [b for b in built("qwen2.5-0.5b").blocks if b.name == "layer"]
+    (ahead,) = [node for node in block.nodes if node.name == "attention out"]
+    recorded = replace(block, nodes=(replace(ahead, phase=BACKWARD),))
+    (product,) = nodes_of(quantize(Graph((recorded,)), formats("fp8")))
+    assert isinstance(product.op, Gemm) and product.op.dtype == "fp8" and not product.op.quantized

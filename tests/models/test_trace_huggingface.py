@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -96,22 +97,25 @@ def test_a_type_that_no_reader_knows_is_traced(tmp_path: Path) -> None:
     assert answer.ttft_s is not None and answer.tpot_s is not None
 
 
-@pytest.mark.parametrize("mode", ["train", "prefill", "decode"])
+@pytest.mark.parametrize("mode", ["forward", "train", "prefill", "decode"])
 @pytest.mark.parametrize("model_type", ["qwen3_vl_text", "qwen3_vl_moe_text"])
 def test_the_text_of_a_model_of_images_has_its_head(model_type: str, mode: str, tmp_path: Path) -> None:
     """transformers has a class of these layers alone: the head is that of the whole model, which is left out."""
     data = small(model_type)
     source = traced_config(data, "text", "config.json").source
     lengths = {"context_len": 32} if mode == "decode" else {"seq_len": 32}
+    cached = mode in ("prefill", "decode")
     step = Step(mode, 2, **lengths, act_dtype="bf16", attention="flash", training=mode == "train",
-                logits="all" if mode == "train" else "last")  # fmt: skip
+                logits="last" if cached else "all")  # fmt: skip
     recorded = source.record(step, False if mode == "train" else None)
     ops = [node.op for node, _ in recorded.graph.nodes() if node.phase == "forward"]
     heads = [op for op in ops if isinstance(op, Gemm) and op.n == data["vocab_size"]]
-    assert [op.m for op in heads] == [64 if mode == "train" else 2]
+    assert [op.m for op in heads] == [2 if cached else 64]
     assert sum(isinstance(op, CrossEntropy) for op in ops) == (mode == "train")
     assert recorded.parameters == config_from_dict(data, "text").parameters()
-    assert (recorded.cache_per_token > 0.0) == (mode != "train")
+    assert (recorded.cache_per_token > 0.0) == cached
+    joined = sum(times for node, times in recorded.graph.nodes() if re.search(r"self_attn cat$", node.name))
+    assert joined == data["num_hidden_layers"] * (4 if cached else 2)  # rotary q and k; keys and values of a cache
 
 
 def test_texts_beside_images_are_both_read() -> None:

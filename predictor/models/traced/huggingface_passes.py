@@ -64,7 +64,7 @@ def record(
     train = step.mode == "train"
     cached = step.mode in ("prefill", "decode")
     two_stacks = getattr(model.config, "is_encoder_decoder", False)
-    handed_on = any(name in signature for name in _CACHE_NAMES) if cached else two_stacks
+    handed_on = any(name in signature for name in _CACHE_NAMES) or (two_stacks and not cached)
     if "use_cache" in signature or ("kwargs" in signature and handed_on):
         kwargs["use_cache"] = cached
     if train and "labels" in signature:
