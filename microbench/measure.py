@@ -21,7 +21,7 @@ from microbench.own_ops import Ceiling
 from microbench.schema import SENSOR_LIMITS
 from microbench.stopping import median_half_width
 from microbench.timing import POWER_CAP, Settings, Timer, Timing
-from predictor.data.schema import ROTATING, SUSTAINED, SUSTAINED_FLAG
+from predictor.data.schema import OWN_SOURCE, ROTATING, SUSTAINED, SUSTAINED_FLAG
 
 
 class WrongResult(Exception):
@@ -108,7 +108,7 @@ class Measurer:
         if timing.kept_throttled and set(timing.reasons) != {POWER_CAP}:
             flags.append("throttled")
         row: dict[str, Any] = {
-            "case_id": case.id, "launcher": case.launcher, "source": "microbench", "source_file": "", "source_row": 0,
+            "case_id": case.id, "launcher": case.launcher, "source": OWN_SOURCE, "source_file": "", "source_row": 0,
             "split": "", "gpu": self.device.id, "framework": "pytorch",
             "framework_version": str(self._environment["torch_version"]), "kernel_source": prepared.kernel_source,
             "protocol": case.protocol, "cache_state": case.cache, "quant": "",

@@ -18,7 +18,8 @@ EXAMPLES = """examples:
   predict --model gpt3 --gpu rtx-4090 --dtype fp32 --artifacts my-set
   tilecast calibrate --gpu rtx-4090 --suggest 32 --out cases.json   # what to measure: `microbench collect --cases`
 
-Rows in the measurement schema (docs/reference/dataset-format.md), at most 256 for an estimator and 5 in all:
+Rows in the measurement schema (docs/reference/dataset-format.md), 5 or more in all; of more than 256 for an estimator
+so many are drawn, evenly spread:
   fp32 of eager PyTorch: GEMM, element-wise, softmax, norm
   bf16, fp8, int8, nvfp4, mxfp8 of vllm, trtllm or sglang, 16 rows or more each: GEMM, attention, MoE; linear layers
     and flash prefill of PyTorch count as vllm where the host is not in their time (CUDA graphs, or 50 us and more);
@@ -68,6 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         run.metrics({"rows": report.rows, "before_mean_ape_pct": report.before, "after_mean_ape_pct": report.after})
     result = {
         "out": str(report.out), "gpu": report.gpu, "rows": report.rows, "unused_rows": report.unused_rows,
+        "drawn_from": report.drawn_from,
         "scalars": report.scalars, "before_mean_ape_pct": report.before, "after_mean_ape_pct": report.after,
         "held_out_mean_ape_pct": report.held_out, "unchanged": report.unchanged,
     }  # fmt: skip
@@ -75,10 +77,12 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(result, indent=2))
         return 0
     print(f"{report.gpu}: estimators in {report.out}")
+    of = {folder: f", drawn from {many:,}" for folder, many in report.drawn_from.items()}
     for folder, scalars in report.scalars.items():
         rows, before, after = report.rows[folder], report.before[folder], report.after[folder]
         print(
-            f"  {folder}: {rows} rows, mean error on them {before:.1f} % before, {after:.1f} % after"
+            f"  {folder}: {rows} rows{of.get(folder, '')}, mean error on them {before:.1f} % before,"
+            f" {after:.1f} % after"
             f" ({report.held_out[folder]:.1f} % each by the others)"
         )
         for name, value in scalars.items():

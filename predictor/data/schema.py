@@ -27,6 +27,9 @@ CUDA_GRAPH = "cuda_graph"
 SUSTAINED = "cuda_graph_sustained"
 PROTOCOLS = ("eager_events", CUDA_GRAPH, SUSTAINED, "profiler", "host_clock", "unknown")
 
+#: Source of the rows that the harness measured: the owner's of a board.
+OWN_SOURCE = "microbench"
+
 #: Flag of a row of a tile probe, a kernel of the harness's own whose tile is known: kept apart from the libraries'
 #: kernels, of which it says nothing, it teaches what a tile takes on its board (`predictor.kernels.gemm.tiles`).
 TILE_PROBE = "tile_probe"

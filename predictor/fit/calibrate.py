@@ -26,10 +26,11 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.data import dataset
-from predictor.data.frame import Frame
+from predictor.data.frame import Frame, texts
 from predictor.data.importers import table
 from predictor.data.plausible import keep_apart
 from predictor.data.plausible_tables import TABLE_FLAGS, keep_tables_apart
+from predictor.data.sampling import cells, one_of_each
 from predictor.engines import EAGER
 from predictor.errors import RequestError
 from predictor.files.records import dataclass
@@ -66,12 +67,13 @@ MEMORY_OPS = ("elementwise", "softmax", "norm")
 @dataclass(slots=True)
 class CalibrateReport:
     """What `calibrate` did. ``before`` and ``after`` are mean absolute errors in % on the rows given, by estimator;
-    ``held_out``: of each row by what the others say."""
+    ``held_out``: of each row by what the others say; ``drawn_from``: how many there were of those that were drawn."""
 
     out: Path
     gpu: str
     rows: dict[str, int] = field(default_factory=dict)
     unused_rows: int = 0
+    drawn_from: dict[str, int] = field(default_factory=dict)
     scalars: dict[str, dict[str, Any]] = field(default_factory=dict)
     before: dict[str, float] = field(default_factory=dict)
     after: dict[str, float] = field(default_factory=dict)
@@ -86,8 +88,8 @@ def calibrate(
 
     An estimator that does not surely gain on rows kept aside stays as it was, and the report says so.
 
-    Raises RequestError where the GPU is unknown, the data has fewer than 5 rows of it that an estimator reads or more
-    than 256 for one of them, or ``out`` cannot be written.
+    Of more than 256 rows for an estimator so many are drawn. Raises RequestError where the GPU is unknown, the data has
+    fewer than 5 rows of it that an estimator reads, or ``out`` cannot be written.
     """
     _check_out(out)
     own_table = table.is_table(data)
@@ -102,7 +104,7 @@ def calibrate(
     source.verify()
     measured = frame[frame["gpu"].astype(str) == spec.id]
     if not len(measured):
-        raise RequestError(f"--data {str(data)!r} has no row of {spec.id}: expected {FEWEST} to {MOST}")
+        raise RequestError(f"--data {str(data)!r} has no row of {spec.id}: expected {FEWEST} or more")
     measured = measured.reset_index(drop=True)
     keep_apart(measured, f"{data}, rows of {spec.id}", {spec.id: spec}, say)
     measured = measured[(measured["flag"].astype(str) == "").to_numpy() | is_probe(measured)].reset_index(drop=True)
@@ -114,7 +116,8 @@ def calibrate(
     report = CalibrateReport(out, spec.id)
     used = _choose(source, measured, spec, report, data)
     total = sum(report.rows.values())
-    report.unused_rows = len(measured) - total
+    drawn_out = sum(report.drawn_from.values()) - sum(report.rows[folder] for folder in report.drawn_from)
+    report.unused_rows = len(measured) - total - drawn_out
     fits: dict[str, Fitted] = {}
     for folder, rows in used.items():
         manifest = source.member_manifest(folder)
@@ -163,13 +166,12 @@ def _choose(
         elif len(rows) < fit.fewest:
             report.unchanged[folder] = f"{len(rows)} {fit.reads} rows: expected {fit.fewest} or more"
             report.rows[folder] = 0
-        elif len(rows) - probes > MOST:
-            raise RequestError(
-                f"--data {str(data)!r} has {len(rows) - probes:,} {fit.reads} rows of {gpu.id}: expected at most {MOST}"
-                " for an estimator; draw some of them, or use `tilecast train`"
-            )
         else:
             used[folder] = rows
+            if len(rows) - probes > MOST:
+                report.drawn_from[folder] = len(rows)
+                used[folder] = drawn(rows, MOST)
+                report.rows[folder] = len(used[folder])
     total = sum(report.rows.values())
     if total < FEWEST:
         few = "; ".join(why for why in report.unchanged.values() if "expected" in why)
@@ -178,6 +180,29 @@ def _choose(
             f"{f' ({few})' if few else ''}; measure a few more"
         )
     return used
+
+
+#: What tells kinds of rows apart, which get equal parts of what is drawn.
+_KINDS = ("op", "dtype", "quant", "framework", "kind", "layout", "phase")
+
+
+def drawn(rows: Frame, count: int) -> Frame:
+    """``count`` of the rows and all tile probes: of each kind equal parts, spread over FLOPs and FLOP a byte, as
+    `microbench plan --calibration` plans them; the same rows every time."""
+    probes = is_probe(rows)
+    kinds: dict[tuple[str, ...], list[int]] = {}
+    columns = [texts(rows, name) for name in _KINDS]
+    for at in np.flatnonzero(~probes).tolist():
+        kinds.setdefault(tuple(str(column[at]) for column in columns), []).append(at)
+    kept, left = [*np.flatnonzero(probes).tolist()], count
+    for place, of_kind in enumerate(sorted(kinds.values(), key=len)):  # what a small kind leaves goes to the larger
+        share = left // (len(kinds) - place)
+        ops = dataset.ops_of(rows.iloc[of_kind])
+        flops = np.log([max(op.flops(), 1.0) for op in ops])
+        groups = cells(flops, flops - np.log([max(op.bytes_moved(), 1.0) for op in ops]), share)
+        picked = one_of_each(groups, 0).tolist() if groups else []
+        kept, left = kept + [of_kind[i] for i in picked], left - len(picked)
+    return rows.iloc[sorted(kept)].reset_index(drop=True)
 
 
 def _write(source: ArtifactSet, fits: Mapping[str, Fitted], about: dict[str, Any], out: Path) -> None:

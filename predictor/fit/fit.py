@@ -25,7 +25,7 @@ from predictor.files.records import dataclass
 from predictor.fit.evaluate import predict_rows
 from predictor.fit.fitted import CLOCKED, digests
 from predictor.fit.publish import as_manifest, published, write_estimator
-from predictor.fit.recipes import FEW_ROWS, GEMM_FIT, RECIPES, TILE_ROWS, Recipe
+from predictor.fit.recipes import FEW_ROWS, GEMM_FIT, RECIPES, SERVING, TILE_ROWS, Recipe
 from predictor.fit.scores import by_group, constant_efficiencies, summarise
 from predictor.hardware.gpu import GPUSpec, load_gpu, parse_gpu
 from predictor.kernels.artifact import ArtifactSet
@@ -269,10 +269,17 @@ def _fit_one(
     of_recipe = probes[recipe.rows(probes)].reset_index(drop=True)
     if not len(of_recipe) or of_recipe["gpu"].astype(str).value_counts().max() < FEWEST:
         of_recipe = of_recipe.iloc[:0]
+    plain = False
+    if recipe.fit.startswith(SERVING) and len(rows):
+        from predictor.kernels.fitting.calibrate_serving import as_served
+
+        served = as_served(rows, gpus)
+        plain = not len(served)  # rows of PyTorch alone that tell of no engine: two numbers a family
+        rows = rows if plain else served
     if not len(rows) and not len(of_recipe):
         report.skipped[recipe.folder] = "no rows that it is fitted on: the roofline answers"
         return
-    simple = len(rows) > 0 and not _carries(recipe, rows)
+    simple = len(rows) > 0 and (plain or not _carries(recipe, rows))
     tiles = len(of_recipe) > 0 and (simple or not len(rows))
     how = " (few: an efficiency and an overhead)" if simple else ""
     say(

@@ -13,6 +13,7 @@ import pytest
 
 from predictor.cli.main import main
 from predictor.data import dataset
+from predictor.fit.calibrate import MOST, drawn
 from predictor.fit.evaluate import predict_rows
 from predictor.hardware.gpu import load_gpu
 from predictor.kernels.artifact import default_artifacts, load_artifacts
@@ -313,9 +314,21 @@ def test_wrong_requests(
     assert not (tmp_path / "set").exists()
 
 
-def test_too_few_and_too_many_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for count, said in ((4, "measure a few more"), (300, "tilecast train")):
-        frame = shapes(300, 0).iloc[:count].reset_index(drop=True)
-        file = write(frame, tmp_path / f"{count}.parquet")
-        assert main(["calibrate", "--gpu", GPU, "--data", str(file), "--out", str(tmp_path / "set")]) == 2
-        assert said in capsys.readouterr().err
+def test_too_few_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write(shapes(300, 0).iloc[:4].reset_index(drop=True), tmp_path / "4.parquet")
+    assert main(["calibrate", "--gpu", GPU, "--data", str(file), "--out", str(tmp_path / "set")]) == 2
+    assert "measure a few more" in capsys.readouterr().err
+
+
+def test_of_very_many_rows_some_are_drawn_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame = measured(300, 0).iloc[:300].reset_index(drop=True)
+    file, out = write(frame, tmp_path / "rows.parquet"), tmp_path / "set"
+    assert main(["calibrate", "--gpu", GPU, "--data", str(file), "--out", str(out), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["rows"]["fp32-gemm"] == MOST and report["drawn_from"] == {"fp32-gemm": 300}
+    assert report["unused_rows"] == 0
+    some = drawn(frame, 100)
+    assert len(some) == 100 and (some["layout"].astype(str) == "tn").sum() == 50
+    assert some.equals(drawn(frame, 100))
+    flops = np.log(some["m"].astype(float) * some["n"].astype(float) * some["k"].astype(float))
+    assert np.ptp(flops) > 0.9 * np.ptp(np.log(frame["m"].astype(float) * frame["n"] * frame["k"]))

@@ -18,6 +18,7 @@ from predictor.kernels.base import make_batch  # noqa: E402
 from predictor.kernels.fitting import serving as fit_serving  # noqa: E402
 from predictor.kernels.fitting.adapt import without  # noqa: E402
 from predictor.kernels.fitting.calibrate_serving import (  # noqa: E402
+    as_served,
     attention_rows,
     calibrate_gemm,
     gemm_rows,
@@ -145,6 +146,26 @@ def test_rows_whose_weights_lay_in_the_cache_teach_no_served_call(fitted: Any) -
         assert gemm_rows(frame.assign(framework=framework, cache_state="rotating"), NEW).all()
     (part,) = gemm_parts(frame, {NEW.id: NEW})
     assert part.size == 2
+
+
+def test_a_boards_own_rows_outweigh_a_foreign_table_of_it() -> None:
+    gpu = MEASURED["h100-sxm"]
+    table, own = _frame(gpu, 0.75).assign(source="table"), _frame(gpu, 0.4).assign(source="microbench")
+    both = pd.concat([table, own.iloc[::5]], ignore_index=True)
+    files = fit_serving.fit_gemm(both, {gpu.id: gpu}, 0)
+    assert _error(files, own, gpu) < _error(files, table, gpu)
+    unknown = fit_serving.fit_gemm(both.assign(source="table"), {gpu.id: gpu}, 0)
+    assert _error(unknown, own, gpu) > _error(unknown, table, gpu)
+
+
+def test_training_takes_pytorchs_rows_for_the_library_that_answers() -> None:
+    """Those that tell of an engine, and no others."""
+    rows = _frame(NEW, 0.5).assign(framework="pytorch", protocol="cuda_graph", cache_state="rotating")
+    eager = rows.assign(protocol="eager_events", latency_ms=0.01)
+    table = _frame(NEW, 0.5)
+    taken = as_served(pd.concat([rows, eager, table], ignore_index=True), {NEW.id: NEW})
+    assert len(taken) == len(rows) + len(table) and set(taken["framework"]) == {"vllm"}
+    assert not len(as_served(eager, {NEW.id: NEW})) and as_served(table, {NEW.id: NEW}) is table
 
 
 @pytest.mark.parametrize(

@@ -249,6 +249,24 @@ def schema_rows(gpu: str, count: int) -> Any:
     return dataset.to_frame(common, count)
 
 
+@pytest.mark.parametrize("dtype", ["fp8", "bf16"])
+def test_the_command_takes_probes_beside_rows_that_tell_nothing_of_them(
+    dtype: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rows of vLLM in another dtype, and eager calls of PyTorch: the probes alone tell the constants of bf16."""
+    from predictor.cli.main import main
+
+    probes, others = schema_rows("rtx-4090", 60), schema_rows("rtx-4090", 260)
+    framework, cache = ("vllm", "rotating") if dtype == "fp8" else ("pytorch", "warm")
+    others = others.assign(flag="", dtype=dtype, framework=framework, cache_state=cache, source_file="other",
+                           tile_m=np.nan, tile_n=np.nan, tile_k=np.nan)  # fmt: skip
+    dataset.write(dataset.concat([probes, others]), tmp_path / "rows.parquet")
+    words = ["train", "--data", str(tmp_path / "rows.parquet"), "--out", str(tmp_path / "set"), "--no-intervals"]
+    assert main([*words, "--estimators", "gemm"]) == 0
+    manifest = json.loads((tmp_path / "set" / "gemm" / "manifest.json").read_text(encoding="utf-8"))
+    assert "rtx-4090|vllm|bf16" in manifest["cores"] and "rtx-4090|bf16" in manifest["probes"]
+
+
 @pytest.mark.skipif(not (default_artifacts() / "manifest.json").is_file(), reason="no shipped estimators here")
 def test_the_command_takes_probes_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for gpu, status in (("rtx-4090", 0), ("h100-sxm", 2)):

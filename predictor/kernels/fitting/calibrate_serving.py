@@ -177,6 +177,22 @@ def attention_rows(frame: Frame, gpu: GPUSpec) -> BoolArray:
     return _rows(frame, gpu, "attention", _kernel_alone(frame) & of_kernel) & (texts(frame, "phase") != "backward")
 
 
+def as_served(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Frame:
+    """The rows (n or fewer) that a serving estimator is fitted on: a measured library's, and PyTorch's where they tell
+    of the library that answers for it, whose name they get; the others of PyTorch teach nothing of an engine."""
+    framework, gpu = texts(frame, "framework"), texts(frame, "gpu")
+    keep = framework != EAGER.kernels
+    for name in np.unique(gpu[~keep]):
+        rows = np.flatnonzero((gpu == name) & ~keep)
+        some = frame.iloc[rows]
+        for reads in (library_rows, attention_rows):
+            keep[rows[reads(some, gpus[name])]] = True
+    if keep.all() and not (framework == EAGER.kernels).any():
+        return frame
+    named = np.where(framework == EAGER.kernels, engines.answering(EAGER.kernels).name, framework)
+    return frame.assign(framework=named)[keep].reset_index(drop=True)
+
+
 def moe_rows(frame: Frame, gpu: GPUSpec) -> BoolArray:
     """The same for MoE: a serving framework's alone."""
     return _rows(frame, gpu, "moe", np.zeros(len(frame), dtype=bool))

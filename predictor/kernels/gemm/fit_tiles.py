@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor import engines
-from predictor.data.frame import Frame
+from predictor.data.frame import Frame, texts
 from predictor.engines import EAGER
 from predictor.files.records import replace
+from predictor.formats.quantization import variant
 from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.device import describe_device
 from predictor.kernels.fitting.calibrate_serving import plain_products, told_by_tiles, with_entries
@@ -93,7 +94,12 @@ def add_tiles(fitted: Fitted, probes: Frame, gpus: Mapping[str, GPUSpec]) -> Fit
             "call_cycles": part.shapes.tiles.call_cycles,
         }  # fmt: skip
     arrays: dict[str, npt.NDArray[Any]] = dict(weights)
-    for part in alone:
+    known_kinds = {key.split("|")[2] for key in manifest["cores"]}
+    if new := [part.kind for part in alone if part.kind not in known_kinds]:  # no library's rows: probes alone
+        kinds = np.array([variant(name) in new for name in texts(probes, "dtype").tolist()], dtype=bool)
+        taught, _ = fit_tiles(probes[kinds], gpus, 0)
+        manifest = with_entries(manifest, {name: taught[name] for name in ("cores", "probes")})
+    for part in (part for part in alone if part.kind in known_kinds):
         manifest = with_entries(manifest, told_by_tiles(manifest, arrays, part, gpus[part.gpu])[0])
     return manifest, arrays
 
