@@ -256,7 +256,7 @@ class Forecast:
         unknown = unknown_shares(op_times, table)
         taken = remark(run.work.execution, run.work.software)
         known = run.numbers.notes + board_notes(run.gpu, run.work.parallelism.num_gpus)
-        known += ignored_notes(run.config.ignored)
+        known += run.config.notes + ignored_notes(run.config.ignored)
         known += context_notes(run.config, run.work) + capture_notes(run)
         return replace(
             brief,

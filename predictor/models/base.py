@@ -123,6 +123,11 @@ class Model(ABC):
         """Keys of its config that nobody knows."""
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What an answer has to say of how the model stands for its config."""
+        return ()
+
+    @property
     def unit(self) -> str:
         """What its throughput is counted in, of `predictor.graph.samples.UNITS`."""
         return TOKENS

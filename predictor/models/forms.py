@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from predictor.errors import RequestError, SpecError, UnknownModelTypeError, printable
+from predictor.errors import RequestError, SpecError, UnknownModelTypeError, UnsupportedError, printable
 from predictor.models.base import Model
 from predictor.models.built.load import load_config
 
@@ -64,7 +64,8 @@ def reader_of(form: Form) -> Callable[[str, Inputs], Model]:
 
 
 def config_of(text: str, inputs: Inputs) -> Model:
-    """The model of a name of the catalogue, or of a config.json: built, or traced where its type cannot be built."""
+    """The model of a name of the catalogue, or of a config.json: built, or traced where its type cannot be built; of a
+    type that nobody knows the nearest that its keys describe."""
     no_inputs(inputs)
     named = str(snapshot(text.removeprefix("hf:"))) if text.startswith("hf:") else text
     try:
@@ -72,7 +73,13 @@ def config_of(text: str, inputs: Inputs) -> Model:
     except UnknownModelTypeError as error:
         if find_spec("torch") is None or find_spec("transformers") is None:
             raise UnknownModelTypeError(f"{error}; or pip install 'tilecast[torch]', with which it is traced") from None
-        return model_of(TRACED + named)
+        try:
+            return model_of(TRACED + named)
+        except UnknownModelTypeError as unknown:
+            try:
+                return reader_of(Form(bool, "traced.huggingface:of_unknown"))(named, inputs)
+            except UnsupportedError as why:
+                raise UnsupportedError(f"{unknown}; {why}") from None
 
 
 def pipeline_file(text: str) -> Path | None:

@@ -200,7 +200,8 @@ def test_a_snapshot_is_a_folder(tmp_path: Path) -> None:
 
 
 def test_what_transformers_has_not_is_one_line(tmp_path: Path) -> None:
-    for change, said in (({"model_type": "never_heard_of"}, "is no class of transformers"), ({"num_layers": "x"}, "")):
+    unknown = {"model_type": "never_heard_of", "architectures": ["NeverForCausalLM"]}
+    for change, said in ((unknown, "is no class of transformers"), ({"num_layers": "x"}, "")):
         with pytest.raises(RequestError) as error:
             predictor.predict(written(tmp_path, {**UNKNOWN, **change}), "h100", seq_len=32)
         assert said in str(error.value) and "\n" not in str(error.value)

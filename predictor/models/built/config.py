@@ -120,6 +120,7 @@ class ModelConfig(Model):
     num_labels: int = 0
     assumed: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()  # keys of its config that nobody knows
+    notes: tuple[str, ...] = ()  # what an answer says of how it stands for its config
     checkpoint: Checkpoint | None = None  # numbers of a quantized one
 
     def __hash__(self) -> int:  # of a few fields that tell models apart: caches ask for it at every point of a sweep

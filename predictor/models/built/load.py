@@ -1,6 +1,6 @@
 """A catalogue name or a config.json -> ModelConfig.
 
-A missing size (layers, width, heads, vocabulary) or an unknown model_type is an error, never a guess. Any other missing
+A missing size (layers, width, heads, vocabulary) or an unknown model_type is an error here. Any other missing
 key takes the default of the Hugging Face configuration class and is listed in ``ModelConfig.assumed``.
 """
 
@@ -177,13 +177,22 @@ def _read_config(path: Path, beside: Path | None, stamp: tuple[int, ...]) -> Mod
 
 def data_of(path: Path, beside: Path | None) -> Mapping[str, Any]:
     """The dictionary of a config.json, with what the file of ModelOpt ``beside`` it says of its numbers."""
-    data = read_json(path)
+    data: Mapping[str, Any] = _with_floats(read_json(path))
     if beside is None or data.get("quantization_config") is not None:
         return data
     said = read_json(beside).get("quantization")
     if not isinstance(said, Mapping):
         raise SpecError(f"{beside}: 'quantization' is {str(said)[:80]}, expected an object")
     return {**data, "quantization": said}
+
+
+def _with_floats(value: Any) -> Any:
+    """``value`` with the numbers that JSON has no sign for as transformers 5 writes them: {"__float__": "Infinity"}."""
+    if isinstance(value, Mapping):
+        if tuple(value) == ("__float__",) and value["__float__"] in ("Infinity", "-Infinity", "NaN"):
+            return float(value["__float__"])
+        return {key: _with_floats(each) for key, each in value.items()}
+    return [_with_floats(each) for each in value] if isinstance(value, list) else value
 
 
 def config_from_dict(data: Mapping[str, Any], name: str = "model", where: str = "config.json") -> ModelConfig:
@@ -202,7 +211,7 @@ def config_from_dict(data: Mapping[str, Any], name: str = "model", where: str = 
         raise UnknownModelTypeError(f"{where}: unknown model_type {model_type!r}: expected one of {known}{tail}")
     seen: set[str] = set()
     try:
-        _check_raw(data, where)
+        check_raw(data, where)
         config = family(Read(data, seen), name, f"{where} ({model_type})")
     except SpecError:
         ignored_keys(data, model_type, seen, where)  # a missing size may be there under a misspelt key
@@ -216,7 +225,7 @@ def config_from_dict(data: Mapping[str, Any], name: str = "model", where: str = 
     return replace(config, checkpoint=read_checkpoint(data, config, where), ignored=ignored)
 
 
-def _check_raw(data: Mapping[str, Any], where: str) -> None:
+def check_raw(data: Mapping[str, Any], where: str) -> None:
     """Raises for what the normalised fields cannot show: counts of zero."""
     for key in ("num_key_value_heads", "kv_n_heads", "head_dim"):
         value = data.get(key)

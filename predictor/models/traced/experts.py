@@ -6,7 +6,8 @@ operator, forward (`predictor.ops.MoE`: tokens by expert, two grouped products w
 backward (the gradients of both products).
 
 Classes that run experts one after the other, each on the rows that `nonzero` finds for it (Switch), are recorded with
-rows as even routing has them: every expert is hit, by as many tokens of a sequence as its capacity leaves.
+rows as even routing has them: every expert is hit, by as many tokens of a sequence as its capacity leaves. LongCat's,
+which loop as well, are recorded as the kernel family that engines run them with.
 
 Shape legend: n tokens, h width, k experts a token, e experts, f their width.
 """
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from predictor.models.built.feed_forward import EXPERT_CALLS, NONZERO_CALLS
 from predictor.models.traced.recorder import Recorder
@@ -55,12 +57,64 @@ def _run(module: Any, x: Any, chosen: Any, shares: Any) -> Any:
 
 
 def loops() -> list[tuple[Any, str, Callable[..., Any]]]:
-    """Where transformers has them loaded: classes of experts in a loop, with what their forward is while recording."""
-    module = sys.modules.get("transformers.models.switch_transformers.modeling_switch_transformers")
-    if module is None:
-        return []
-    layer, experts = module.SwitchTransformersSparseMLP, module.SwitchTransformersExperts
-    return [(layer, "forward", _with_rows(layer.forward)), (experts, "forward", _one_by_one)]
+    """Where transformers has them loaded: classes whose results are as large as numbers say, each with a method and
+    what that is while recording."""
+    loaded: list[tuple[Any, str, Callable[..., Any]]] = []
+    if (switch := _loaded("switch_transformers")) is not None:
+        layer, experts = switch.SwitchTransformersSparseMLP, switch.SwitchTransformersExperts
+        loaded += [(layer, "forward", _with_rows(layer.forward)), (experts, "forward", _one_by_one)]
+    if (longcat := _loaded("longcat_flash")) is not None:
+        loaded.append((longcat.LongcatFlashExperts, "forward", _beside_zero_experts))
+    if (glm := _loaded("glm5_next")) is not None:
+        indexer = glm.Glm5NextTextIndexer
+        loaded.append((indexer, "get_pooled_states", _with_all_pools(indexer.get_pooled_states)))
+    return loaded
+
+
+def _loaded(model_type: str) -> Any:
+    return sys.modules.get(f"transformers.models.{model_type}.modeling_{model_type}")
+
+
+def _beside_zero_experts(module: Any, x: Any, chosen: Any, shares: Any) -> Any:
+    """LongCat's experts on x (n, h), by choices (n, k): "zero experts" among those hand a token on as it is, so that of
+    even choices a share runs (its report, arXiv 2509.01322, section 2.1: 8 of 12, 512 experts beside 256)."""
+    routed = module.num_routed_experts
+    k = max(1, round(chosen.shape[1] * routed / module.total_experts))
+    words = (x, shares[:, :k], module.gate_up_proj, module.down_proj, chosen[:, :k])
+    return _Experts.apply(Recorder.active[-1], *words, True, False)
+
+
+def leave_zero_experts(model: Any) -> None:
+    """LongCat's class makes room for the first matrices of "zero experts", too, which no checkpoint has."""
+    longcat = _loaded("longcat_flash")
+    for part in model.modules() if longcat is not None else ():
+        if isinstance(part, longcat.LongcatFlashExperts):
+            part.gate_up_proj = torch.nn.Parameter(part.gate_up_proj.detach()[: part.num_routed_experts].clone())
+
+
+class _AllTrue(TorchFunctionMode):  # type: ignore[misc]
+    """An index that is a mask takes all there is; the host waits for its number as in `_nonzero`."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        at = args[1] if getattr(func, "__name__", "") == "__getitem__" else ()
+        masks = [each for each in at if getattr(each, "dtype", None) == torch.bool] if isinstance(at, tuple) else []
+        if not masks:
+            return func(*args, **(kwargs or {}))
+        x, places = args[0], []
+        for axis, each in enumerate(at):
+            masked = any(each is mask for mask in masks)
+            places.append(_nonzero(Recorder.active[-1], each, x.shape[axis]).squeeze(1) if masked else each)
+        return func(x, tuple(places))
+
+
+def _with_all_pools(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """GLM-5.3's pools of keys: all but those of places that nobody filled, of which a recorded cache has none."""
+
+    def pools(indexer: Any, packed_states: Any) -> Any:
+        with _AllTrue():
+            return plain(indexer, packed_states)
+
+    return pools
 
 
 def _with_rows(plain: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,14 +16,25 @@ from pathlib import Path
 from typing import Any, Self
 
 from predictor.engines import EAGER
-from predictor.errors import RequestError, SpecError, UnsupportedError, nearest, one_line
+from predictor.errors import (
+    RequestError,
+    SpecError,
+    UnknownModelTypeError,
+    UnsupportedError,
+    nearest,
+    one_line,
+    printable,
+)
 from predictor.files.records import replace
 from predictor.formats.dtypes import bytes_of
 from predictor.graph.recording import Recording
 from predictor.graph.samples import TOKENS
+from predictor.models.base import Model
 from predictor.models.built.checkpoint import checkpoint_of_any
 from predictor.models.built.config import ModelConfig
+from predictor.models.built.families import FAMILIES
 from predictor.models.built.load import config_file, config_from_dict, data_of, model_name
+from predictor.models.built.stand_in import LANGUAGE_ALONE, TEXTS, stand_in, text_of
 from predictor.models.forms import TRACED, no_inputs
 from predictor.models.step import Step
 from predictor.models.traced.model import Source, TracedModel
@@ -41,6 +52,38 @@ def of_config(text: str, words: str | Sequence[str] | None) -> TracedModel:
     no_inputs(words)
     path, beside, stamp = config_file(text.removeprefix(TRACED))
     return _of_file(path, beside, stamp)
+
+
+def of_unknown(text: str, words: str | Sequence[str] | None) -> Model:
+    """The model of a config.json whose model_type neither Tilecast nor transformers knows: that of its language model,
+    or of the class that it names, traced where transformers has it; else the nearest decoder that its keys describe."""
+    no_inputs(words)
+    path, beside, _ = config_file(text)
+    data, name = data_of(path, beside), model_name(path)
+    inner = text_of(data)
+    kind = _traced_type(inner)
+    if not kind:
+        return stand_in(data, name, str(path))
+    model = traced_config({**inner, "model_type": kind}, name, str(path))
+    model.source.notes = (
+        f"Nobody knows model_type '{printable(str(data['model_type']))[:80]}': {name} is forecast as {kind}, which its"
+        " config names inside.",
+    )
+    return model
+
+
+def _traced_type(data: Mapping[str, Any]) -> str:
+    """The type of a config that transformers knows and no reader does, by its name or by that of its class; "" where
+    there is none."""
+    import transformers
+
+    auto = transformers.models.auto
+    kind = str(data.get("model_type"))
+    if kind not in auto.configuration_auto.CONFIG_MAPPING_NAMES:
+        of_class = {name: kind for kind, name in auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items()}
+        named = data.get("architectures")
+        kind = of_class.get(str(named[0]), "") if isinstance(named, list) and named else ""
+    return "" if kind in FAMILIES else kind
 
 
 @lru_cache(maxsize=64)
@@ -109,6 +152,8 @@ _KINDS = (
     "AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModelForImageTextToText", "AutoModelForMaskedLM",
     "AutoModelForImageClassification", "AutoModelForSpeechSeq2Seq", "AutoModelForCTC", "AutoModel",
 )  # fmt: skip
+#: Where a config of several models has that of its language model. Source: `sub_configs` of transformers' classes.
+_TEXTS = (*TEXTS, "decoder")
 
 
 class HuggingFace(Source):
@@ -117,6 +162,7 @@ class HuggingFace(Source):
     sizes: tuple[int, int] | None = None
     dtype = ""
     modes: tuple[str, ...] = ("forward", "train", "prefill", "decode", "generate")
+    notes: tuple[str, ...] = ()
 
     def __init__(self, data: Mapping[str, Any], name: str, where: str, built: ModelConfig | None = None) -> None:
         self.built = built
@@ -124,6 +170,7 @@ class HuggingFace(Source):
         self.name = name
         self.where = where
         self.plan: Mapping[str, str] | None = None
+        self.text_alone = False  # whether the whole model could not be recorded
         self._models: dict[str, Any] = {}
         self._found: dict[str, Recording] = {}
         self._caches: dict[tuple[str, str, int], tuple[float, float]] = {}  # by attention, dtype and ranks
@@ -146,6 +193,7 @@ class HuggingFace(Source):
                 lambda: self._recorded(step, bool(accumulate), tp), str(self.data["model_type"]), [self.data, key],
                 ("transformers",),
             )  # fmt: skip
+            self.notes = tuple(dict.fromkeys((*self.notes, *self._found[known].notes)))
         return self._found[known]
 
     def parameters(self, tp: int = 1) -> int:
@@ -176,6 +224,30 @@ class HuggingFace(Source):
     # -- recording -----------------------------------------------------------------------------------------------------
 
     def _recorded(self, step: Step, accumulate: bool, tp: int) -> Recording:
+        """The pass of the whole model; where its class has none without images or sound, that of its language model."""
+        if self.text_alone:
+            return self._of_text(step, accumulate, tp)
+        try:
+            return self._of_class(step, accumulate, tp)
+        except RequestError as error:
+            if not any(isinstance(self.data.get(key), Mapping) for key in _TEXTS):
+                raise
+            self._forget(text_alone=True)
+            with contextlib.suppress(RequestError):
+                return self._of_text(step, accumulate, tp)
+            self._forget(text_alone=False)
+            raise error
+
+    def _forget(self, text_alone: bool) -> None:
+        self.text_alone = text_alone
+        self._models.clear()
+        self._caches.clear()
+
+    def _of_text(self, step: Step, accumulate: bool, tp: int) -> Recording:
+        recording = self._of_class(step, accumulate, tp)
+        return replace(recording, notes=(*recording.notes, LANGUAGE_ALONE.format(self.name)))
+
+    def _of_class(self, step: Step, accumulate: bool, tp: int) -> Recording:
         *fused, unfused = ("tilecast", "sdpa", _UNFUSED) if step.attention == "flash" else (_UNFUSED,)
         for attention in fused:  # what a class can take is known when it has run
             with contextlib.suppress(RequestError):
@@ -208,12 +280,13 @@ class HuggingFace(Source):
         """The module on the meta device; its parts run ``attention``."""
         if attention not in self._models:
             self._models.clear()  # one at a time: a large one takes a while to make
-            self._models[attention] = made(self.data, attention, self.where)
+            self._models[attention] = made(self.data, attention, self.where, self.text_alone)
         return self._models[attention]
 
 
-def made(data: Mapping[str, Any], attention: str, where: str) -> Any:
-    """The class of a config on the meta device. RequestError, one line, where there is none or it refuses."""
+def made(data: Mapping[str, Any], attention: str, where: str, text_alone: bool = False) -> Any:
+    """The class of a config on the meta device; with ``text_alone`` that of the language model in it. RequestError, one
+    line, where there is none or it refuses."""
     torch = need_torch()
     known = _classes(data, where)
     import transformers
@@ -227,6 +300,8 @@ def made(data: Mapping[str, Any], attention: str, where: str) -> Any:
     try:
         with no_code():
             config = known[model_type].from_dict(dict(data))
+            if text_alone:
+                config, data = _text_of(transformers, config), {}
             whole = _around(transformers, data, config)
         cls = _class_of(transformers, data, config if whole is None else whole)
         asked = config if whole is None else whole
@@ -235,6 +310,7 @@ def made(data: Mapping[str, Any], attention: str, where: str) -> Any:
             experts.ask_for_experts(each)
         with torch.device("meta"), Unfilled(), no_code():
             model = cls(asked)
+        experts.leave_zero_experts(model)
         if whole is not None:
             _leave_text(model)
         if data.get("tie_word_embeddings") is False:
@@ -246,7 +322,8 @@ def made(data: Mapping[str, Any], attention: str, where: str) -> Any:
 
 
 def _classes(data: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    """Configuration classes by model type, that of ``data`` among them. UnsupportedError, one line, where it is not."""
+    """Configuration classes by model type, that of ``data`` among them. UnknownModelTypeError, one line, where it is
+    not."""
     need_torch()
     try:
         import transformers
@@ -260,7 +337,7 @@ def _classes(data: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     if model_type not in known:
         close = nearest(model_type, known.keys())
         tail = f"; nearest: {', '.join(close)}" if close else ""
-        raise UnsupportedError(
+        raise UnknownModelTypeError(
             f"{where}: model_type {model_type!r} is no class of transformers {transformers.__version__}; expected"
             f" one that it has, or a file.py:function that makes the model{tail}"
         )
@@ -283,7 +360,7 @@ def _around(transformers: Any, data: Mapping[str, Any], config: Any) -> Any:
         return None
     if any(type(config) in getattr(auto, kind)._model_mapping for kind in _KINDS if kind != "AutoModel"):
         return None
-    model_type = str(data["model_type"]).removesuffix("_text")
+    model_type = str(config.model_type).removesuffix("_text")
     known = transformers.models.auto.configuration_auto.CONFIG_MAPPING
     if model_type not in known:
         return None
@@ -293,6 +370,19 @@ def _around(transformers: Any, data: Mapping[str, Any], config: Any) -> Any:
     if (outer.sub_configs or {}).get("text_config") is not type(config):
         return None
     return outer(text_config=config, **{key: data[key] for key in ("tie_word_embeddings",) if key in data})
+
+
+def _text_of(transformers: Any, config: Any) -> Any:
+    """The config of the language model in that of several: of those inside one another the first that has a class with
+    a head. UnsupportedError where none has words."""
+    auto, inner = transformers.models.auto.modeling_auto, config
+    while (key := next((key for key in _TEXTS if hasattr(getattr(inner, key, None), "model_type")), None)) is not None:
+        inner = getattr(inner, key)
+        if any(type(inner) in getattr(auto, kind)._model_mapping for kind in _KINDS if kind != "AutoModel"):
+            return inner
+    if inner is config or not getattr(inner, "vocab_size", None):
+        raise UnsupportedError(f"no language model in {type(config).__name__}")
+    return inner
 
 
 def _leave_text(model: Any) -> None:
@@ -310,7 +400,8 @@ def _class_of(transformers: Any, data: Mapping[str, Any], config: Any) -> Any:
         if cls is not None and hasattr(cls, "forward"):
             return cls
     auto = transformers.models.auto.modeling_auto
-    for kind in _KINDS:
+    two_stacks = bool(getattr(config, "is_encoder_decoder", False)) and not data
+    for kind in sorted(_KINDS, key=lambda kind: two_stacks and kind == "AutoModelForCausalLM"):
         mapping = getattr(auto, kind)._model_mapping
         if type(config) in mapping:
             found = mapping[type(config)]

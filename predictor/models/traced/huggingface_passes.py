@@ -210,9 +210,12 @@ def _one_token(model: Any, kwargs: dict[str, Any], step: Step) -> dict[str, Any]
     signature = inspect.signature(model.forward).parameters
     ids = torch.empty((step.batch, 1), dtype=torch.int64, device="meta")
     if "decoder_input_ids" in signature and "encoder_outputs" in signature:
-        width = getattr(model.config, "d_model", None) or model.config.hidden_size
+        from transformers.modeling_outputs import BaseModelOutput  # loads with the model
+
+        text = model.config.get_text_config(decoder=True)  # of a model of images with two stacks (Florence 2)
+        width = getattr(text, "d_model", None) or text.hidden_size
         floats = next(p.dtype for p in model.parameters())
         encoded = torch.empty((step.batch, max(1, step.context_len), width), dtype=floats, device="meta")
         kwargs = {k: v for k, v in kwargs.items() if k not in ("input_ids", "input_features", "pixel_values")}
-        return kwargs | {"decoder_input_ids": ids, "encoder_outputs": (encoded,)}
+        return kwargs | {"decoder_input_ids": ids, "encoder_outputs": BaseModelOutput(last_hidden_state=encoded)}
     return kwargs | {"input_ids": ids}

@@ -33,6 +33,8 @@ class Source(Protocol):
     dtype: str
     modes: tuple[str, ...]
     splits: bool = False
+    #: What an answer has to say of the passes that were recorded.
+    notes: tuple[str, ...] = ()
     #: The model as a reader builds it, where one knows its type.
     built: ModelConfig | None = None
 
@@ -129,6 +131,10 @@ class TracedModel(Model):
     @property
     def unit(self) -> str:
         return self.source.unit
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.source.notes
 
     @property
     def causal(self) -> bool:

@@ -1,0 +1,254 @@
+"""A config.json of a model_type that nobody knows -> the nearest decoder that its keys describe.
+
+New checkpoints often come with a type of their own whose layers are those of a known one. Keys of a plain decoder are
+enough: width, layers, heads and vocabulary, with experts, shared experts, latent attention, an indexer, windows, gated
+delta nets or Mamba2 layers where their keys are there. A key that changes the graph and is not read is an error, every
+other one that is not read is named in the answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from predictor.errors import SpecError, UnsupportedError, printable
+from predictor.files.records import replace
+from predictor.models.built.config import ModelConfig
+from predictor.models.built.families import FAMILIES, read
+from predictor.models.built.keys import ANY, SHOWN, Read, known_keys, quantization_of
+from predictor.models.built.load import ACTIVATIONS, check, check_raw
+from predictor.models.built.model_types import TRAITS, Traits
+from predictor.models.built.reader import DEFAULT_ARCHITECTURE, HEADS
+
+#: Where a config of several models has that of its language model.
+TEXTS = ("thinker_config", "text_config", "llm_config", "language_config", "language_model_config")
+#: What an answer says of a model of which only that is forecast.
+LANGUAGE_ALONE = "{} is forecast from its language model: images and sound, and what reads them, are left out."
+#: Key as it is read here -> what other classes call it. Source: configuration classes of transformers 5, and those of
+#: Megatron-LM, ChatGLM, Step, Ernie, LongCat and Hunyuan in their checkpoints' repositories.
+_ALSO: Mapping[str, tuple[str, ...]] = {
+    "hidden_size": ("n_embd", "d_model", "dim", "model_dim", "hidden_dim"),
+    "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
+    "num_attention_heads": ("n_head", "n_heads", "num_heads"),
+    "num_key_value_heads": ("n_kv_heads", "num_kv_heads", "num_query_groups", "multi_query_group_num",
+                            "num_attention_groups"),
+    "intermediate_size": ("ffn_hidden_size", "n_inner", "ffn_dim", "d_ff", "ffn_intermediate_size"),
+    "vocab_size": ("padded_vocab_size", "n_vocab"),
+    "head_dim": ("kv_channels", "attention_head_dim"),
+    "max_position_embeddings": ("n_positions", "max_seq_len", "seq_length", "n_ctx", "max_sequence_length"),
+    "hidden_act": ("hidden_activation", "activation_function", "hidden_activation_function"),
+    "n_routed_experts": ("num_experts", "num_local_experts", "moe_num_experts", "num_routed_experts", "n_experts"),
+    "num_experts_per_tok": ("moe_topk", "moe_top_k", "moe_k", "num_experts_per_token", "moe_router_topk",
+                            "experts_per_token", "num_selected_experts", "n_activated_experts"),
+    "moe_intermediate_size": ("expert_ffn_hidden_size", "moe_ffn_hidden_size", "expert_intermediate_size",
+                              "moe_inter_dim"),
+    "n_shared_experts": ("num_shared_experts", "num_shared_expert", "moe_num_shared_experts"),
+    "shared_expert_intermediate_size": ("moe_shared_expert_intermediate_size", "share_expert_dim"),
+    "first_k_dense_replace": ("num_dense_layers", "n_dense_layers", "first_num_dense_layers"),
+    "qk_norm": ("use_qk_norm", "qk_layernorm", "use_qk_layernorm", "use_qk_layer_norm"),
+    "qkv_bias": ("use_qkv_bias", "add_qkv_bias"),
+    "attention_bias": ("use_bias", "add_bias_linear"),
+}  # fmt: skip
+#: Sizes without which nothing can be said.
+_NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+#: Words of keys that say what layers run; one with a value that is not read is an error. Source: the classes of
+#: transformers 5 whose layers are not those of a plain decoder.
+_GRAPH = re.compile(
+    r"mamba|ssm|(?:^|_)conv|rwkv|xlstm|lightning|linear_|delta|(?:^|_)kda|(?:^|_)gla(?:_|$)|recurr|(?:^|_)loops?(?:_|$)"
+    r"|(?:^|_)hc_|mhc|hyper_conn|engram|altup|laurel|per_layer|sparse_(?:att|block)|(?:^|_)nsa|compress|index_|indexer"
+    r"|cross_att|encoder|decoder_layers|diffusion|codebook|block_(?:types|configs)|layers_block_type|hybrid|zero_expert"
+    r"|attn_(?:output_)?gate|attention_gate|kv_shar|shared_kv|yoco|latent|retention|altern|hash_layers"
+)
+#: Of those, keys that say nothing of the graph.
+_QUIET = re.compile(r"token_id|dropout|norm_eps|head_wise|is_encoder_decoder|is_decoder|_init|initializer")
+#: Keys that say which layers have no experts (`_dense_layers`).
+_DENSE = {
+    "mlp_layer_types", "moe_layer_freq", "moe_layers_enum", "decoder_sparse_step", "moe_layer_interval",
+    "interleave_moe_layer_step", "mlp_only_layers", "dense_layers",
+}  # fmt: skip
+#: Kinds of attention of "layer_types" that a plain decoder has.
+_ATTENTION = ("full_attention", "sliding_attention", "attention", "global_attention", "local_attention")
+#: Keys of latent attention, of an indexer, of gated delta nets and of Mamba2 layers.
+_LATENT = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+_INDEXER = ("index_topk", "index_n_heads", "index_head_dim")
+_DELTA = ("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim")
+_SCAN = ("hybrid_override_pattern", "mamba_num_heads", "mamba_head_dim", "ssm_state_size")
+
+#: A plain decoder: Llama's layers by definition, with what the keys say of norms, biases, windows and experts.
+_PLAIN = Traits(
+    architecture="LlamaForCausalLM", positions=2**20, intermediate=1, windows="all",
+    keys={
+        "qk_norm": ("qk_norm?", False), "mlp_bias": ("mlp_bias?", False), "dense_layers": ("dense_layers", []),
+        "experts": ("n_routed_experts?", 0), "top_k": ("num_experts_per_tok?", 0),
+        "moe_intermediate": ("moe_intermediate_size?", 0), "shared_experts": ("n_shared_experts?", 0),
+        "shared_width": ("shared_expert_intermediate_size?", 0), "first_dense": ("first_k_dense_replace?", 0),
+        "expert_groups": ("n_group?", 0), "top_groups": ("topk_group?", 0),
+    },
+)  # fmt: skip
+
+
+def stand_in(data: Mapping[str, Any], name: str, where: str) -> ModelConfig:
+    """The nearest decoder of a config.json whose model_type nobody knows; its ``notes`` say what was assumed.
+
+    Raises UnsupportedError, the end of a line that says that nobody knows the type, where keys change the graph and are
+    not read, and SpecError, a whole line, for a size that is none.
+    """
+    said = printable(str(data.get("model_type", "")))[:80]
+    whole, data = data, text_of(data)
+    known = _known_type(data)
+    if known:
+        config = _read(known, {**data, "model_type": known}, name, where, said)
+        what = f"its keys are read as those of {known}"
+    else:
+        config, what = _nearest(data, name, f"{where} ({said})", said)
+    lines = [f"Nobody knows model_type '{said}': {what}."]
+    if data is not whole:
+        lines.append(
+            f"{name} is forecast from its language model: images and sound, and what reads them, are left out."
+        )
+    config = replace(config, notes=(*lines, *config.notes))
+    quantized = whole if quantization_of(whole) is not None else data
+    if quantization_of(quantized) is None:
+        return config
+    from predictor.models.built.checkpoint import read_checkpoint  # a checkpoint in 16 bit starts without it
+
+    return replace(config, checkpoint=read_checkpoint(quantized, config, where))
+
+
+def text_of(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of a config.json that says its language model: itself where it has none inside."""
+    for key in TEXTS:
+        if isinstance(data.get(key), Mapping):
+            outer = {key: data[key] for key in ("tie_word_embeddings",) if key in data}
+            return text_of({**outer, **data[key]})
+    return data
+
+
+def _known_type(data: Mapping[str, Any]) -> str:
+    """The type of the language model inside, or of the class that "architectures" names; "" where neither is known."""
+    listed = data.get("architectures")
+    named = str(listed[0]) if isinstance(listed, list) and listed else ""
+    of_class = {architecture: kind for kind, architecture in reversed(DEFAULT_ARCHITECTURE.items())}
+    kind = str(data.get("model_type"))
+    return kind if kind in FAMILIES else of_class.get(named, "")
+
+
+def _nearest(data: Mapping[str, Any], name: str, where: str, said: str) -> tuple[ModelConfig, str]:
+    """A config of the type whose keys there are, and what that is in words."""
+    if all(key in data for key in _DELTA):
+        kind = "qwen3_next" if _value_of(data, "n_routed_experts") else "qwen3_5_text"
+        return _read(kind, data, name, where, said), f"its keys are read as those of {kind} (gated delta nets)"
+    if all(key in data for key in _SCAN):
+        return _read("nemotron_h", data, name, where, said), "its keys are read as those of nemotron_h (Mamba2 layers)"
+    data = _plain_keys(data, where)
+    if all(data.get(key) for key in _LATENT):
+        kind = "deepseek_v32" if all(data.get(key) for key in _INDEXER) else "deepseek_v3"
+        if not data.get("n_routed_experts"):
+            layers = {"first_k_dense_replace": data["num_hidden_layers"], "n_group": 1, "topk_group": 1}
+            dense = {"n_routed_experts": 1, "num_experts_per_tok": 1, "moe_intermediate_size": 1, "n_shared_experts": 0}
+            data = {**data, **dense, **layers}
+        data = {"q_lora_rank": None, "n_shared_experts": 0, "first_k_dense_replace": 0, "n_group": 1, "topk_group": 1,
+                **data}  # fmt: skip
+        traits = replace(TRAITS[kind], keys={**TRAITS[kind].keys, "dense_layers": ("dense_layers", [])})
+        return _read(kind, data, name, where, said, traits), f"its keys are read as those of {kind} (latent attention)"
+    config = _read("llama", data, name, where, said, _PLAIN)
+    shared = config.experts and (config.shared_experts or config.shared_width)
+    parts = [
+        f"{config.experts} experts" * bool(config.experts), "shared experts" * bool(shared),
+        "norms of queries and keys" * config.qk_norm, "windows" * bool(config.windows),
+    ]  # fmt: skip
+    beside = ", ".join(part for part in parts if part)
+    return config, "it is forecast as a plain decoder, Llama's layers" + f" with {beside}" * bool(beside)
+
+
+def _read(
+    kind: str, data: Mapping[str, Any], name: str, where: str, said: str, traits: Traits | None = None
+) -> ModelConfig:
+    """``data`` as a known type reads it. UnsupportedError for a key that changes the graph and is not read."""
+    seen: set[str] = set()
+    check_raw(data, where)
+    looked = Read({**data, "architectures": [_head(data, kind)]}, seen)
+    config = FAMILIES[kind](looked, name, where) if traits is None else read(traits, kind, looked, name, where)
+    check(config, where)
+    known = seen | ANY | known_keys(kind) | _DENSE | {also for names in _ALSO.values() for also in names}
+    unread = [key for key in data if key not in known and not key.startswith("_")]
+    changing = [key for key in unread if _GRAPH.search(key) and not _QUIET.search(key) and data[key]]
+    if changing:
+        shown = ", ".join(printable(key)[:60] for key in changing[:SHOWN])
+        raise UnsupportedError(f"these keys change what its layers run: {shown}")
+    shown = ", ".join(printable(key)[:60] for key in unread[:SHOWN]) + f" and {len(unread) - SHOWN} more" * (
+        len(unread) > SHOWN
+    )
+    return replace(config, notes=(f"These keys of the config are not read: {shown}.",) if unread else ())
+
+
+def _head(data: Mapping[str, Any], kind: str) -> str:
+    """The class of ``kind`` with the head that the file's class has."""
+    listed = data.get("architectures")
+    named = str(listed[0]) if isinstance(listed, list) and listed else ""
+    end = next((end for end, head in HEADS.items() if head in ("base", "classifier") and named.endswith(end)), "")
+    names = (kind, kind.removesuffix("_text"), f"{kind}_text")
+    whole = next(DEFAULT_ARCHITECTURE[name] for name in names if name in DEFAULT_ARCHITECTURE)
+    stem = next(whole.removesuffix(suffix) for suffix in HEADS if whole.endswith(suffix))
+    return stem + end if end else whole
+
+
+def _value_of(data: Mapping[str, Any], key: str) -> Any:
+    return next((data[name] for name in (key, *_ALSO.get(key, ())) if data.get(name) is not None), None)
+
+
+def _plain_keys(data: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """``data`` with the keys that are read here in place of other names of them, and layers without experts listed."""
+    plain = dict(data)
+    for key in _ALSO:
+        value = _value_of(data, key)
+        if value is not None:
+            plain[key] = value
+    missing = [key for key in _NEEDED if plain.get(key) is None]
+    if missing:
+        raise UnsupportedError(f"a plain decoder needs {', '.join(missing)}, too")
+    if plain.get("n_routed_experts"):
+        plain.setdefault("moe_intermediate_size", plain.get("intermediate_size"))
+        if plain.get("intermediate_size") is None:
+            plain["intermediate_size"] = plain["moe_intermediate_size"]
+        plain["dense_layers"] = _dense_layers(plain)
+    for key in ("intermediate_size", *(("num_experts_per_tok",) if plain.get("n_routed_experts") else ())):
+        if plain.get(key) is None:
+            raise SpecError(f"{where}: missing {key!r}, expected a positive integer")
+    act = str(plain.get("hidden_act", "silu"))
+    plain["hidden_act"] = act if act in ACTIVATIONS else "gelu" if "gelu" in act or "geglu" in act else "silu"
+    if plain.pop("use_sliding_window", True) is False:
+        plain["sliding_window"] = None
+    types = plain.get("layer_types")
+    if isinstance(types, list):
+        strange = sorted({str(kind) for kind in types} - set(_ATTENTION))
+        if strange:
+            raise UnsupportedError(
+                f"'layer_types' has {printable(', '.join(strange))[:80]}; a plain decoder has {_ATTENTION[0]} and"
+                f" {_ATTENTION[1]}"
+            )
+        near = {"local_attention": "sliding_attention"}
+        plain["layer_types"] = [near.get(str(kind), str(kind)) for kind in types]
+    return plain
+
+
+def _dense_layers(data: Mapping[str, Any]) -> list[int]:
+    """Layers without experts, as the keys of several types say them; none for a model that says nothing."""
+    layers = data["num_hidden_layers"]
+    count = range(layers if isinstance(layers, int) and 0 < layers < 10_000 else 0)
+    types, every, listed = data.get("mlp_layer_types"), data.get("moe_layer_freq"), data.get("moe_layers_enum")
+    if isinstance(types, list):
+        return [layer for layer, kind in enumerate(types) if kind == "dense"]
+    if isinstance(every, list):
+        return [layer for layer, sparse in enumerate(every) if not sparse]
+    if isinstance(every, int) and every > 1:
+        return [layer for layer in count if layer % every]
+    if isinstance(listed, str) and re.fullmatch(r"[\d, ]+", listed):
+        sparse = {int(number) for number in re.findall(r"\d+", listed)}
+        return [layer for layer in count if layer not in sparse]
+    step = data.get("decoder_sparse_step", data.get("moe_layer_interval", data.get("interleave_moe_layer_step")))
+    alone = set(data.get("mlp_only_layers") or ())
+    if isinstance(step, int) and step > 1:
+        alone |= {layer for layer in count if (layer + 1) % step}
+    return sorted(alone)

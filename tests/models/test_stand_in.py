@@ -1,0 +1,110 @@
+"""A model_type that nobody knows is forecast as the nearest decoder that its keys describe, and the answer says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import predictor
+from predictor.errors import RequestError, UnsupportedError
+from predictor.models.built import config_from_dict, parameters
+from predictor.models.built.stand_in import stand_in
+from tests.model_types import small
+
+PLAIN: dict[str, Any] = {
+    "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 512,
+    "intermediate_size": 384, "max_position_embeddings": 512, "head_dim": 32,
+}  # fmt: skip
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 96}
+#: Keys of an unknown type -> the known type with the same layers, and what it calls them.
+ALIKE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "llama": (PLAIN, {**PLAIN, "model_type": "llama"}),
+    "qwen3": ({**PLAIN, "use_qk_norm": True, "rms_norm_eps": 1e-6}, {**PLAIN, "model_type": "qwen3"}),
+    "qwen3_moe": ({**PLAIN, **EXPERTS, "qk_norm": True}, {**PLAIN, **EXPERTS, "model_type": "qwen3_moe"}),
+    "names": (
+        {"n_embd": 256, "n_layer": 4, "n_head": 8, "multi_query_group_num": 2, "padded_vocab_size": 512,
+         "ffn_hidden_size": 384, "seq_length": 512, "kv_channels": 32},
+        {**PLAIN, "model_type": "llama"},
+    ),
+    "a list of sparse layers": (
+        {**PLAIN, "moe_num_experts": 8, "moe_top_k": 2, "moe_intermediate_size": 96, "moe_layers_enum": "1,3",
+         "qk_norm": True},
+        {**PLAIN, **EXPERTS, "mlp_only_layers": [0, 2], "model_type": "qwen3_moe"},
+    ),
+    **{kind: (small(kind), small(kind)) for kind in ("deepseek_v32", "qwen3_next", "qwen3_5_text", "nemotron_h")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_its_layers_are_those_of_the_type_that_has_its_keys(name: str) -> None:
+    keys, known = ALIKE[name]
+    config = stand_in({**keys, "model_type": "zeta"}, "small", "config.json")
+    assert parameters(config) == parameters(config_from_dict(known, "small"))
+    assert config.notes[0].startswith("Nobody knows model_type 'zeta': ")
+
+
+def test_layers_without_experts_by_their_number() -> None:
+    keys = {**PLAIN, **EXPERTS, "model_type": "zeta"}
+    for said, dense in (
+        ({"first_k_dense_replace": 1}, [0]), ({"mlp_layer_types": ["dense", "sparse", "sparse", "dense"]}, [0, 3]),
+        ({"moe_layer_freq": [0, 1, 1, 1]}, [0]), ({"moe_layer_freq": 2}, [1, 3]), ({"decoder_sparse_step": 2}, [0, 2]),
+    ):  # fmt: skip
+        config = stand_in({**keys, **said}, "small", "config.json")
+        assert [layer for layer in range(4) if not config.is_sparse(layer)] == dense, said
+
+
+def test_latent_attention_without_experts() -> None:
+    latent = {"kv_lora_rank": 64, "q_lora_rank": 96, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16, "v_head_dim": 32}
+    config = stand_in({**PLAIN, **latent, "model_type": "zeta"}, "small", "config.json")
+    assert config.is_mla and not any(config.is_sparse(layer) for layer in range(4))
+
+
+def test_a_class_that_it_names_goes_before_its_keys() -> None:
+    data = {**PLAIN, "model_type": "zeta", "architectures": ["Qwen3ForCausalLM"]}
+    config = stand_in(data, "small", "config.json")
+    assert config.qk_norm and "read as those of qwen3" in config.notes[0]
+
+
+def test_what_is_not_read_is_named_or_refused() -> None:
+    config = stand_in({**PLAIN, "model_type": "zeta", "num_mtp_modules": 2}, "small", "config.json")
+    assert "These keys of the config are not read: num_mtp_modules." in config.notes
+    for said, words in (
+        ({"mamba_d_state": 16}, "change what its layers run: mamba_d_state"),
+        ({"cross_attention_layers": [1]}, "change what its layers run: cross_attention_layers"),
+        ({"layer_types": ["linear_attention"] * 4}, "'layer_types' has linear_attention"),
+        ({"vocab_size": None}, "a plain decoder needs vocab_size, too"),
+    ):
+        with pytest.raises(UnsupportedError, match=words) as error:
+            stand_in({**PLAIN, **said, "model_type": "zeta"}, "small", "config.json")
+        assert "\n" not in str(error.value)
+    with pytest.raises(RequestError, match="'num_attention_heads' is 'many'"):
+        stand_in({**PLAIN, "num_attention_heads": "many", "model_type": "zeta"}, "small", "config.json")
+
+
+def test_its_number_format_and_windows_count() -> None:
+    types = ["sliding_attention", "full_attention"] * 2
+    fp8 = {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic", "fmt": "e4m3"}
+    data = {**PLAIN, "model_type": "zeta", "sliding_window": 64, "layer_types": types, "quantization_config": fp8}
+    config = stand_in(data, "small", "config.json")
+    assert config.windows == (64, 0, 64, 0)
+    assert config.checkpoint is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ({**PLAIN, "model_type": "zeta_text"}, "plain decoder"),
+        ({**PLAIN, "model_type": "qwen3"}, "read as those of qwen3"),
+        ({**PLAIN, "model_type": "olmo3", "pad_token_id": 0}, "is forecast as olmo3"),
+    ],
+)
+def test_its_language_model_is_forecast(text: dict[str, Any], said: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="the extra torch is not installed")
+    data = {"model_type": "zeta", "architectures": ["ZetaForConditionalGeneration"], "llm_config": text}
+    (tmp_path / "config.json").write_text(json.dumps({**data, "vision_config": {"hidden_size": 64}}))
+    answer = predictor.predict(str(tmp_path), "h100", mode="decode", batch=2, context_len=64)
+    assert answer.latency_s > 0.0
+    assert said in answer.notes[0] and "Nobody knows model_type 'zeta'" in answer.notes[0]
