@@ -118,11 +118,25 @@ def _run(verb: str | None, words: list[str]) -> int:
     if verb is not None and verb not in NAMES:
         raise unknown_name("verb", verb, NAMES)
     explains = any(word.startswith(("-h", "--help")) for word in words)
+    remarks: tuple[str, ...] = ()
+    if any(word.partition("=")[0] == "--from" for word in words):
+        words, remarks = _launched(verb, words)
     parsed = build_parser(verb or "", explains).parse_args(words)
+    parsed.remarks = remarks
     with believing(bool(getattr(parsed, "force", False))):
         outputs.check(parsed)
         status: int = importlib.import_module(VERBS[parsed.verb][0]).run(parsed)
     return status
+
+
+def _launched(verb: str | None, words: list[str]) -> tuple[list[str], tuple[str, ...]]:
+    """The words of a line whose verb takes a launch command, which has become options, and what to say of it."""
+    simulates = verb == "serve" and "simulate" in words
+    if verb != "predict" and not simulates:
+        return words, ()
+    from predictor.cli.launched import with_launched
+
+    return with_launched(words, simulates)
 
 
 def main_predict() -> int:

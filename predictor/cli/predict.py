@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     words = asked_words(arguments) | {"top": arguments.top, "explain": arguments.explain}
     with UnderWay(f"forecasting {arguments.model}", arguments):
-        forecasted = forecast(Request(arguments.model, arguments.gpu, **words).run())
+        forecasted = forecast(Request(arguments.model, arguments.gpu, **words).run().noted(arguments.remarks))
         answer = forecasted.prediction
     if arguments.save_graph is not None:
         save_graph(forecasted, arguments.save_graph)

@@ -16,6 +16,7 @@ from predictor.cli.serve_words import (
     write_columns,
 )
 from predictor.errors import RequestError
+from predictor.files.records import replace
 from predictor.report.under_way import UnderWay
 from predictor.request.options import GOALS, ON, SIMULATIONS, TRAFFIC
 
@@ -70,6 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out is not None:
         check_rows_path(arguments.out)
     goals, traffic = goals_of(arguments), traffic_of(arguments)
+    traffic = replace(traffic, notes=(*arguments.remarks, *traffic.notes))
     if bool(arguments.drafts) != (arguments.acceptance is not None):
         raise RequestError("--drafts K and --acceptance P go together; expected both or neither")
     prefixes = None if arguments.prefix_cache is None else arguments.prefix_cache == ON

@@ -401,10 +401,15 @@ def _option(each: Any) -> Option:
 
 #: The table: word -> its option.
 OPTIONS: dict[str, Option] = options_of(Words)
+#: A launch command in place of words; the line that has it is read as if they stood there (`predictor.cli.launched`).
+LAUNCHED = Option("launched", "str | None", None, Row(
+    MODEL, "a launch command of vLLM, SGLang, TensorRT-LLM, torchtitan or Megatron-LM in quotes, or its file: its words"
+    " count but for those given beside it", unit="COMMAND", flag="--from", swept=False))  # fmt: skip
 #: What `predict` prints and writes; no word of a run, so that Python and sweeps have none of it.
 OUTPUTS: dict[str, Option] = {
     output.name: output
     for output in (
+        LAUNCHED,
         Option("save_graph", "str | None", None, Row(
             OUTPUT, "also write the graph of the pass as JSON, which --model reads again", unit="FILE",
             writes=SAVED_GRAPH)),
@@ -481,6 +486,7 @@ TRAFFIC: dict[str, Option] = _named(
 )  # fmt: skip
 #: What `serve simulate` asks of its servers, and writes.
 SIMULATIONS: dict[str, Option] = _named(
+    LAUNCHED,
     Option("max_num_seqs", "int | None", None, Row(
         ENGINE, "sequences of a step at most", usual="the engine's for the GPU", unit="N", least=1)),
     Option("max_num_batched_tokens", "int | None", None, Row(

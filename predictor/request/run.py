@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from predictor.files.records import dataclass
+from predictor.files.records import dataclass, replace
 from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.artifact import ArtifactSet, RooflineOnly
 from predictor.models.base import Model
@@ -27,3 +27,7 @@ class Run:
     top: int = 0
     explain: str | None = None
     strict: bool = False
+
+    def noted(self, remarks: tuple[str, ...]) -> Run:
+        """The same run, whose answer begins its notes with ``remarks``."""
+        return replace(self, numbers=replace(self.numbers, notes=remarks + self.numbers.notes)) if remarks else self
