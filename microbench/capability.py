@@ -11,8 +11,11 @@ from typing import Any
 
 from microbench import libraries
 from microbench.case import Case
+from microbench.environment import versions
 from predictor.data.schema import CUDA_GRAPH, ROTATING, SUSTAINED
 from predictor.errors import TilecastError
+from predictor.hardware.capability import of_capability
+from predictor.hardware.derived import derived_peaks
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.ops import Gemm, Op
 
@@ -26,6 +29,11 @@ _FIRST: dict[str, tuple[int, int]] = {"bf16": (8, 0), "tf32": (8, 0), "fp8": (8,
 _CUDNN_HEAD = 128
 
 
+#: First release of PyTorch whose grouped_mm runs on other boards than Hopper (source: its Blas.cpp, 2.8 and 2.9), and
+#: one later than any, by definition.
+_GROUPED_ELSEWHERE, _NEWEST = (2, 9), (99, 0)
+#: Bytes/s of a board whose driver tells nothing of its memory: of a small one. Chosen by hand, not from data.
+_SMALL_BANDWIDTH = 5e11
 #: Copies of weights or of a cache that take turns, at most: guards against operands so small that a call waits for
 #: nothing but its launch. Chosen by hand, not from data.
 MOST_COPIES = 1000
@@ -61,6 +69,7 @@ class Target:
     libraries: frozenset[str] = frozenset()  # of serving kernels, installed there
     units: int = 1  # streaming multiprocessors, or threads
     cache_bytes: float = 0.0  # L2 of a GPU
+    torch: tuple[int, int] = _NEWEST  # its release there
 
     def rate(self, dtype: str) -> float:
         return self.flops.get(dtype) or self.flops["fp32"]
@@ -93,7 +102,7 @@ def gpu_target(spec: GPUSpec, gpus: int = 1, triton: bool = True) -> Target:
     return Target(
         "cuda", spec.id, spec.memory_capacity, spec.memory_bandwidth, flops, (int(major), int(minor or 0)), gpus,
         triton, protocols, frozenset(libraries.installed()), spec.sm_count,
-        spec.l2_bytes,
+        spec.l2_bytes, release(versions().get("torch", "")) if "torch" in versions() else _NEWEST,
     )  # fmt: skip
 
 
@@ -107,11 +116,11 @@ def target_of(facts: Mapping[str, Any], gpus: int = 1) -> Target:
         base = gpu_target(load_gpu(str(facts["id"])), gpus, bool(facts["triton"]))
         rates, bandwidth = base.flops, base.bandwidth
     except TilecastError:
-        rates, bandwidth = {"fp32": 1e13, "fp16": 5e13, "bf16": 5e13, "tf32": 2.5e13, "fp8": 1e14, "fp64": 5e11}, 5e11
+        rates, bandwidth = _rates(facts), float(facts.get("bandwidth") or _SMALL_BANDWIDTH)
     return Target(
         "cuda", str(facts["id"]), float(facts["memory_bytes"]), bandwidth, rates, capability, gpus,
         bool(facts["triton"]), tuple(facts["protocols"]), frozenset(facts.get("libraries", ())), int(facts["units"]),
-        float(facts["cache_bytes"]),
+        float(facts["cache_bytes"]), release(str(facts.get("torch", ""))),
     )  # fmt: skip
 
 
@@ -157,6 +166,37 @@ def _launcher_refusal(case: Case, target: Target) -> str:
             return f"{implementation} attention needs compute capability 8.0"
     if case.launcher == "attention" and implementation == "cudnn" and getattr(case.op, "head_dim", 0) > _CUDNN_HEAD:
         return f"cuDNN's attention takes heads of {_CUDNN_HEAD} at most"
-    if implementation == "grouped_mm" and (target.kind != "cuda" or target.capability < (9, 0)):
-        return "grouped_mm needs compute capability 9.0"
+    return _grouped_refusal(case, target) if implementation == "grouped_mm" else ""
+
+
+def _grouped_refusal(case: Case, target: Target) -> str:
+    """PyTorch's grouped_mm: one kernel where it has one; later releases loop over the groups elsewhere, which waits for
+    the host and cannot be in a graph. Source: aten/src/ATen/native/cuda/Blas.cpp and GroupedBlas.cpp, 2.8 to 2.10."""
+    if target.kind != "cuda":
+        return "grouped_mm needs a GPU"
+    if target.torch < _GROUPED_ELSEWHERE and target.capability != (9, 0):
+        return "grouped_mm of PyTorch up to 2.8 runs on compute capability 9.0 alone"
+    if target.capability < (8, 0):
+        return "grouped_mm needs compute capability 8.0"
+    if target.capability not in ((9, 0), (10, 0)) and case.protocol in (CUDA_GRAPH, SUSTAINED):
+        major, minor = target.capability
+        return f"grouped_mm on compute capability {major}.{minor} waits for the host: it cannot be in a graph"
     return ""
+
+
+def release(version: str) -> tuple[int, int]:
+    """ "2.9.1+cu128" -> (2, 9); (0, 0) for what is no version."""
+    parts = version.split("+")[0].split(".")[:2]
+    return (int(parts[0]), int(parts[1])) if len(parts) == 2 and all(part.isdigit() for part in parts) else (0, 0)
+
+
+def _rates(facts: Mapping[str, Any]) -> dict[str, float]:
+    """FLOP/s of a board that the catalogue lacks: SMs x clock x what its compute capability does a clock; those of a
+    small board where the driver does not tell the clock, or nobody knows the capability's rates."""
+    fixed = of_capability(".".join(str(part) for part in facts["capability"]), "")
+    if not fixed or not facts.get("clock_hz"):
+        return {"fp32": 1e13, "fp16": 5e13, "bf16": 5e13, "tf32": 2.5e13, "fp8": 1e14, "fp64": 5e11}
+    rates: dict[str, float] = {}
+    for (_, dtype), rate, _ in derived_peaks(fixed, "full", int(facts["units"]), float(facts["clock_hz"])):
+        rates[dtype] = max(rate, rates.get(dtype, 0.0))
+    return rates

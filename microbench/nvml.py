@@ -72,6 +72,11 @@ class Nvml:
         value = self._number("nvmlDeviceGetMaxClockInfo", _SM)
         return None if value is None else value * 1e6
 
+    def bandwidth(self) -> float | None:
+        """Bytes/s of its memory: two transfers a clock, as NVML counts clocks, over the width of its bus."""
+        width, mhz = self._number("nvmlDeviceGetMemoryBusWidth"), self._number("nvmlDeviceGetMaxClockInfo", _MEMORY)
+        return None if not width or not mhz else 2e6 * mhz * width / 8
+
     def setting(self, name: str) -> int | None:
         """0 (off), 1 (on) of "PersistenceMode", "EccMode" or "MigMode" as they are now; None where it does not tell."""
         if name == "PersistenceMode":

@@ -11,7 +11,7 @@ import os
 import socket
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -142,6 +142,8 @@ def agree(device: Any, control: Control) -> None:
     )  # fmt: skip
     device.time_batch = lambda launch, launches: control.most(batch(launch, launches))
     device.time_replays = lambda replay, count: control.most(replays(replay, count))
+    queue = device.queue_replays
+    device.queue_replays = lambda replay, count: _agreed(queue(replay, count), control)
     device.time_cold = lambda launch, repeats: [control.most(seconds) for seconds in cold(launch, repeats)]
     device.now = lambda: control.most(now())
 
@@ -150,6 +152,10 @@ def agree(device: Any, control: Control) -> None:
         return replace(measured, throttled=control.union(measured.throttled))
 
     device.state = agreed
+
+
+def _agreed(seconds: Callable[[], float], control: Control) -> Callable[[], float]:
+    return lambda: control.most(seconds())
 
 
 class RankMeasurer:

@@ -13,7 +13,6 @@ HARNESS: tuple[SchemaColumn, ...] = (
     SchemaColumn("options", "text", "", "what chose the kernel, as JSON", False),
     SchemaColumn("shape", "text", "", "fields of an operator without columns in the schema, as JSON"),
     SchemaColumn("measured_at", "text", "", "when, ISO 8601, UTC", False),
-    SchemaColumn("noise", "float", "", "half-width of the median's 95 % interval, over the median"),
     SchemaColumn("stop", "text", "", "why measuring ended: precise, timeout, max_samples"),
     SchemaColumn("launches", "int", "", "calls in one sample"),
     SchemaColumn("throttled_samples", "int", "", "samples thrown away because the device was throttled"),

@@ -31,6 +31,9 @@ _LOOK_S, _SETTLED = 0.05, 0.01
 #: Looks at a loaded board's clock that have to agree, and the longest load over the least: chosen by hand, not from
 #: data.
 _LOOKS, _LONGEST_LOAD = 3, 5.0
+#: Samples that a long run is made of: 50 ms each of half a second, longer than a power limit takes to act. Chosen by
+#: hand, not from data.
+_LONG_SAMPLES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +168,7 @@ class Timer:
         settings = self.settings
         share = 1.0 if samples_s is None else min(1.0, samples_s / settings.case_s)
         gpu_s = share * settings.min_gpu_s
-        sample_s = max(settings.sample_s, gpu_s / 200)
+        sample_s = max(settings.sample_s, gpu_s / _LONG_SAMPLES)
         replay, launches, graph_s = self._graph(launch, once, min(sample_s, 50 * once), turns)
         replays = int(max(1, np.ceil(sample_s / graph_s)))
         rule = StoppingRule(settings.noise, settings.min_samples, settings.max_samples, share * settings.sustained_s)
@@ -174,13 +177,16 @@ class Timer:
         before, energy = self.device.state(), self.device.energy_j()
         now = self.device.now
         begin, timing.gpu_s = now(), 0.0
+        coming = self.device.queue_replays(replay, replays)
         while not rule.done(now() - begin) or (timing.gpu_s < gpu_s and len(rule.samples) < rule.max_samples):
-            sample = self.device.time_replays(replay, replays)
+            ready, coming = coming, self.device.queue_replays(replay, replays)  # no pause while sensors are read
+            sample = ready()
             timing.gpu_s += sample * replays
             rule.add([sample / launches])
             state = self.device.state()
             timing.states.append(state)
             timing.reasons.update(state.throttled)
+        coming()
         after, seconds = self.device.energy_j(), now() - begin
         if energy is not None and after is not None and after > energy:
             timing.watts = (after - energy) / seconds

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from microbench import ceilings, schema
+from microbench import ceilings, doctor, schema
 from microbench.case import Case
 from microbench.ceilings import DEVICE_FILE
 from microbench.dataset import DatasetFolder, read
@@ -178,7 +178,7 @@ def _bounds(part: DatasetFolder, rows: Iterable[Row], spec: GPUSpec | None, repo
             continue
         if row["op"] == "collective" or (row["op"] == "copy" and row.get("kind") != "device"):
             continue  # a link's business, not the memory's
-        bound_ms = float(roofline([op], spec).lower_bound_s[0]) * 1e3
+        bound_ms = float(roofline([op], spec).lower_bound_s[0]) * 1e3 / max(1.0, doctor.faster(row, spec))
         if row["latency_ms"] >= TOLERANCE * bound_ms:
             continue
         if spec.path.name == DEVICE_FILE and row["latency_ms"] >= bound_ms / ceilings.RAISE_LIMIT:

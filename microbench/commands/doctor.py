@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the findings; status 1 where one of them is that nothing can be measured."""
-    findings = doctor.machine(arguments.out)
+    findings = doctor.machine(arguments.out, arguments.device)
     entries: list[str] = []
     with contextlib.suppress(TilecastError):  # no GPU: a finding
         entries = list(visible(arguments.device))

@@ -95,7 +95,7 @@ class Session:
     def doctor(self) -> dict[str, Any]:
         a = self.arguments
         entries = list(visible(a.device))
-        findings = doctor.machine(a.out) + (doctor.boards(entries) if a.device == "cuda" else [])
+        findings = doctor.machine(a.out, a.device) + (doctor.boards(entries) if a.device == "cuda" else [])
         findings += examine(a.device, entries[0], a.threads)
         bad = {finding.name: f"{finding.found} -> {finding.do}" for finding in findings if finding.status != doctor.OK}
         fatal = [name for finding in findings if finding.status == doctor.FAIL for name in (finding.name,)]

@@ -91,6 +91,11 @@ class BenchDevice(ABC):
         """Seconds of one replay of a captured graph, from ``replays`` in a row, without the host's time."""
         return self.time_batch(replay, replays)
 
+    def queue_replays(self, replay: Launch, replays: int) -> Callable[[], float]:
+        """`time_replays` in two steps: queued at once, told when what is returned is called."""
+        seconds = self.time_replays(replay, replays)
+        return lambda: seconds
+
     def capture(self, launch: Launch, launches: int) -> Launch:
         """A call that replays ``launches`` launches as one graph. Raises RuntimeError where it cannot be captured."""
         raise RuntimeError(f"a {self.kind} device captures no graphs")

@@ -6,6 +6,7 @@ import gc
 import importlib.util
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -89,14 +90,24 @@ class CudaDevice(BenchDevice):
 
     def time_replays(self, replay: Launch, replays: int) -> float:
         """The graphs are queued while the GPU spins: the time to launch the first one is not theirs."""
+        return self._replayed(replay, replays)()
+
+    def queue_replays(self, replay: Launch, replays: int) -> Callable[[], float]:
+        return self._replayed(replay, replays)
+
+    def _replayed(self, replay: Launch, replays: int) -> Callable[[], float]:
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         self._head_start()
         begin.record()
         for _ in range(replays):
             self._queued(replay)
         end.record()
-        end.synchronize()
-        return float(begin.elapsed_time(end)) / 1e3 / replays
+
+        def seconds() -> float:
+            end.synchronize()
+            return float(begin.elapsed_time(end)) / 1e3 / replays
+
+        return seconds
 
     def time_cold(self, launch: Launch, repeats: int) -> list[float]:
         """One pair of events a call. The launch is queued while the GPU still flushes, so its host time is hidden."""
@@ -173,6 +184,8 @@ class CudaDevice(BenchDevice):
             "capability": [board.major, board.minor], "gpus": torch.cuda.device_count(),
             "stack": f"torch-{torch.__version__.split('+')[0]}_cuda-{torch.version.cuda}", "torch": torch.__version__,
             "pid": os.getpid(), "protocols": list(self.protocols), "power_limit_w": limit,
+            "clock_hz": None if self.board is None else self.board.max_clock_hz(),
+            "bandwidth": None if self.board is None else self.board.bandwidth(),
             "triton": has_triton(), "libraries": libraries.installed(),
         }  # fmt: skip
 

@@ -15,16 +15,24 @@ if TYPE_CHECKING:
     from predictor.ops import Gemm
 
 
+def _whole_scales() -> bool:
+    """Whether scales are cut to powers of two (UE8M0): from compute capability 10.0 on. Source: DeepGEMM's README."""
+    import torch
+
+    return torch.cuda.get_device_capability() >= (10, 0)
+
+
 def _quantizer(a: Any) -> Any:
     """What gives (rows in E4M3, scales of every 128 of a row) of ``a``. Raises ImportError."""
     import torch
 
     from microbench.libraries import operands, sgl_kernel, vllm
 
+    whole = _whole_scales()
     if vllm.LIBRARY.module():
         utils = vllm.LIBRARY.load("model_executor.layers.quantization.utils.fp8_utils")
         return lambda: utils.per_token_group_quant_fp8(
-            a, operands.BLOCK, column_major_scales=True, tma_aligned_scales=True
+            a, operands.BLOCK, column_major_scales=True, tma_aligned_scales=True, use_ue8m0=whole
         )
     if not sgl_kernel.LIBRARY.module():
         raise ImportError("DeepGEMM takes activations that vLLM or sgl_kernel has quantized: neither is installed")
@@ -35,7 +43,7 @@ def _quantizer(a: Any) -> Any:
 
     def quantized() -> tuple[Any, Any]:
         largest = operands.FP8_LARGEST
-        ops.sgl_per_token_group_quant_8bit(a, rows, scales, operands.BLOCK, 1e-10, -largest, largest)
+        ops.sgl_per_token_group_quant_8bit(a, rows, scales, operands.BLOCK, 1e-10, -largest, largest, scale_ue8m0=whole)
         return rows, scales
 
     return quantized
@@ -48,7 +56,7 @@ def _linear(op: Gemm, device: Any) -> LibraryCall:
 
     deep_gemm = LIBRARY.load()
     a, w = operands.product(op, device)
-    (b, scales), quantized = operands.fp8_blocks(w), _quantizer(a)
+    (b, scales), quantized = operands.fp8_blocks(w, _whole_scales()), _quantizer(a)
     out = torch.empty(op.m, op.n, dtype=torch.bfloat16, device=a.device)
 
     def launch(b: Any = b, scales: Any = scales) -> Any:
@@ -67,7 +75,7 @@ def _grouped(op: Gemm, device: Any) -> LibraryCall:
     deep_gemm = LIBRARY.load()
     a = operands.bf16(device, op.batch * op.m, op.k)
     w = operands.bf16(device, op.batch, op.n, op.k, scale=op.k**-0.5)
-    (b, scales), quantized = operands.fp8_blocks(w), _quantizer(a)
+    (b, scales), quantized = operands.fp8_blocks(w, _whole_scales()), _quantizer(a)
     groups = operands.ints(device, torch.arange(op.batch).repeat_interleave(op.m))
     out = torch.empty(op.batch * op.m, op.n, dtype=torch.bfloat16, device=a.device)
 

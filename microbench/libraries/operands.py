@@ -129,11 +129,12 @@ def fp8_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return (x.float() / scale).to(torch.float8_e4m3fn), scale
 
 
-def fp8_blocks(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(..., n, k) in E4M3, and the scales of its blocks of 128 by 128."""
+def fp8_blocks(x: torch.Tensor, whole: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    """(..., n, k) in E4M3, and the scales of its blocks of 128 by 128; ``whole``: powers of two, as UE8M0 has."""
     n, k = x.shape[-2:]
     blocks = x.float().unflatten(-1, (k // BLOCK, BLOCK)).unflatten(-3, (n // BLOCK, BLOCK))
     scale = blocks.abs().amax((-3, -1), keepdim=True).clamp(min=1e-6) / FP8_LARGEST
+    scale = scale.log2().ceil().exp2() if whole else scale
     small = (blocks / scale).to(torch.float8_e4m3fn).flatten(-2, -1).flatten(-3, -2)
     return small.contiguous(), scale.squeeze(-1).squeeze(-2)
 

@@ -89,6 +89,7 @@ _AFTER = (
     SchemaColumn("latency_max_ms", "float", "ms", "slowest sample"),
     SchemaColumn("latency_std_ms", "float", "ms", "standard deviation of the samples"),
     SchemaColumn("samples", "int", "", "samples taken"),
+    SchemaColumn("noise", "float", "", "half-width of the median's 95 % interval, over the median"),
     SchemaColumn("kernel_name", "text", "", "the kernel that ran (the longest, where several did)"),
     SchemaColumn("kernel_count", "int", "", "kernels that one call launched"),
     *(SchemaColumn(f"grid_{a}", "int", "", f"thread blocks of that kernel along {a}") for a in "xyz"),

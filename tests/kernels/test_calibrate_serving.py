@@ -16,7 +16,7 @@ from predictor.errors import RequestError, SpecError  # noqa: E402
 from predictor.hardware.gpu import GPUSpec, load_gpu  # noqa: E402
 from predictor.kernels.base import make_batch  # noqa: E402
 from predictor.kernels.fitting import serving as fit_serving  # noqa: E402
-from predictor.kernels.fitting.adapt import without  # noqa: E402
+from predictor.kernels.fitting.adapt import row_errors, without  # noqa: E402
 from predictor.kernels.fitting.calibrate_serving import (  # noqa: E402
     as_served,
     attention_rows,
@@ -156,6 +156,21 @@ def test_a_boards_own_rows_outweigh_a_foreign_table_of_it() -> None:
     assert _error(files, own, gpu) < _error(files, table, gpu)
     unknown = fit_serving.fit_gemm(both.assign(source="table"), {gpu.id: gpu}, 0)
     assert _error(unknown, own, gpu) > _error(unknown, table, gpu)
+
+
+def test_rows_weigh_by_the_noise_of_their_median(fitted: Any) -> None:
+    """A third of the rows is three times too slow, and says that its median is not known."""
+    frame = _frame(NEW, 0.45)
+    few = frame.iloc[stratified(frame, 30, 0)].reset_index(drop=True)
+    bad = np.arange(len(few)) % 3 == 0
+    few = few.assign(latency_ms=few["latency_ms"] * np.where(bad, 3.0, 1.0), latency_std_ms=1e-6)
+    errors = []
+    for noise in (np.full(len(few), 0.005), np.where(bad, 1.5, 0.005)):
+        told = calibrate_gemm(few.assign(noise=noise), NEW, *fitted)
+        errors.append(_error((told.manifest, told.weights), frame, NEW))
+    assert errors[1] < 0.5 * errors[0]
+    np.testing.assert_allclose(row_errors(few.assign(noise=0.196)), np.log1p(0.1))
+    np.testing.assert_allclose(row_errors(few.assign(latency_std_ms=0.1 * few["latency_ms"])), np.log1p(0.1))
 
 
 def test_training_takes_pytorchs_rows_for_the_library_that_answers() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +86,8 @@ def rows(gemm: float, copy: float, cudnn: float) -> dict[str, dict[str, Any]]:
     ("gemm", "copy", "cudnn", "statuses"),
     [
         (0.7, 0.9, 0.6, "ok ok ok"), (0.2, 0.9, 0.6, "warn ok ok"), (1.3, 0.9, 0.6, "fail ok ok"),
-        (0.7, 0.3, 0.6, "ok warn ok"), (0.7, 1.2, 0.6, "ok fail ok"), (0.7, 0.9, 0.1, "ok ok warn"),
+        (0.7, 0.3, 0.6, "ok warn ok"), (0.7, 1.2, 0.6, "ok warn ok"), (0.7, 1.3, 0.6, "ok fail ok"),
+        (1.2, 0.9, 0.6, "warn ok ok"), (0.7, 0.9, 0.1, "ok ok warn"),
         (0.7, 0.9, 9.0, "ok ok fail"),
     ],
 )  # fmt: skip
@@ -94,6 +97,31 @@ def test_known_answers_are_held_against_what_is_known(gemm: float, copy: float, 
     assert f"{gemm * 100:.0f} % of the data sheet's peak" in found[0].found
     unknown = doctor.judge("cpu-none", rows(gemm, copy, cudnn))
     assert "no data sheet" in unknown[0].found and unknown[0].status == doctor.OK
+
+
+def test_a_peak_goes_with_the_clock_that_was_sampled() -> None:
+    """A GeForce board boosts far above its data sheet: 112 % of the peak at 112 % of the clock is well."""
+    told = rows(1.12 * 0.95, 0.9, 0.6)
+    assert doctor.judge("h100-sxm", told)[0].status == doctor.WARN
+    told["gemm"]["sm_clock_hz"] = 1.12 * SPEC.boost_clock_hz
+    found = doctor.judge("h100-sxm", told)[0]
+    assert found.status == doctor.OK and "95 % of the data sheet's peak at 2218 MHz" in found.found
+    told["gemm"] |= {"rate": 1.3 * told["gemm"]["rate"]}
+    assert doctor.judge("h100-sxm", told)[0].status == doctor.WARN
+
+
+def test_a_build_of_torch_without_cuda_is_no_good_on_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "versions", lambda: {"numpy": "2.0", "pyarrow": "15", "torch": "2.9.1+cpu"})
+    told = {device: doctor.machine(tmp_path, device)[0] for device in ("cuda", "cpu")}
+    assert told["cuda"].status == doctor.FAIL and "processor alone" in told["cuda"].found
+    assert told["cpu"].status == doctor.OK
+
+
+def test_an_old_python_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 10, 12))
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(Path(doctor.__file__).with_name("__main__.py")), run_name="__main__")
+    assert ended.value.code == 2 and capsys.readouterr().err.count("\n") == 1
 
 
 def test_the_known_answers_can_be_asked_of_both_kinds_of_device() -> None:

@@ -20,6 +20,7 @@ from microbench.request import CollectionRequest
 from microbench.supervisor import CaseOutcome
 from microbench.validate import validate
 from predictor.hardware.gpu import load_gpu
+from predictor.ops import MoE
 from predictor.ops.roofline import roofline
 
 FACTS = {
@@ -103,6 +104,33 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> type[FakeWorker]:
     monkeypatch.setattr(FakeWorker, "started", [])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     return FakeWorker
+
+
+def test_a_board_that_the_catalogue_lacks_is_planned_with_its_own_rates() -> None:
+    """SMs x clock x what its compute capability does a clock; Hopper: 4,096 FLOP in 16 bits, 256 in fp32."""
+    facts = FACTS | {"id": "nvidia-h999", "units": 100, "clock_hz": 2e9, "bandwidth": 3e12}
+    target = capability.target_of(facts)
+    assert (target.rate("bf16"), target.rate("fp32"), target.bandwidth) == (4096 * 2e11, 256 * 2e11, 3e12)
+    assert capability.target_of(FACTS | {"id": "nvidia-h999"}).rate("bf16") == 5e13  # the driver tells no clock
+    assert capability.target_of(facts | {"capability": [99, 0]}).rate("bf16") == 5e13
+
+
+@pytest.mark.parametrize(
+    ("torch", "board", "protocols"),
+    [
+        ("2.8.0", [9, 0], {"cuda_graph", "eager_events"}), ("2.8.0", [10, 0], set()), ("2.8.0", [8, 0], set()),
+        ("2.9.1+cu128", [9, 0], {"cuda_graph", "eager_events"}), ("2.10.0", [10, 0], {"cuda_graph", "eager_events"}),
+        ("2.9.1", [8, 0], {"eager_events"}), ("2.9.1", [12, 0], {"eager_events"}), ("2.9.1", [7, 5], set()),
+    ],
+)  # fmt: skip
+def test_grouped_products_run_where_the_release_has_a_kernel(torch: str, board: list[int], protocols: set[str]) -> None:
+    target = capability.target_of(FACTS | {"id": "x", "torch": torch, "capability": board})
+    runs = set()
+    for protocol in ("cuda_graph", "eager_events"):
+        case = Case("moe", MoE("bf16", 32, 128, 128, 8, 2), (("impl", "grouped_mm"),), "warm", protocol)
+        if not capability._launcher_refusal(case, target):
+            runs.add(protocol)
+    assert runs == protocols
 
 
 def test_two_gpus_share_a_queue_and_a_folder(

@@ -123,6 +123,21 @@ def test_weights_and_caches_of_a_kernel_take_turns(installed: simulated_cuda.Ins
         assert torch.equal(first, second)
 
 
+@pytest.mark.parametrize("without", [(), ("vllm",)])
+def test_scales_are_whole_powers_of_two_where_the_board_cuts_them(without: tuple[str, ...]) -> None:
+    """From compute capability 10.0 on DeepGEMM holds the exponent of a scale alone."""
+    for capability in ((9, 0), (10, 0)):
+        done = simulated_cuda.install(Board(l2_bytes=2**20, capability=capability))
+        try:
+            with fakes.present(done, *without):
+                for kernel, kind in (("fp8_block", "linear"), ("grouped_fp8_block", "grouped")):
+                    op = Gemm("fp8", 128, 256, 512, batch=1 if kind == "linear" else 2, kind=kind, quant="fp8_block")
+                    row = opened().measure(Case("serving", op, (("kernel", f"deep_gemm.{kernel}"),)))
+                    assert row["checked"] == "yes", capability
+        finally:
+            done.remove()
+
+
 def test_a_kernel_is_captured_and_replayed(installed: simulated_cuda.Installed) -> None:
     op = Attention("bf16", 2, 8, 2, 1, 100, 64)
     with fakes.present(installed) as called:

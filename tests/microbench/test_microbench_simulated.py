@@ -119,6 +119,23 @@ def test_a_long_run_is_measured_at_the_clock_that_power_leaves(installed: simula
     assert long.states[-1].sm_clock_hz == pytest.approx(board.clock_hz * board.clock_share, rel=0.02)
 
 
+def test_a_long_run_has_long_samples_and_no_pause_between_them(installed: simulated_cuda.Installed) -> None:
+    _, measurer = opened()
+    board, timer = installed.board, measurer._timer
+    board.sensor_s, load = 2e-3, timer._load
+
+    def loaded(*asked: Any) -> float:
+        seconds = load(*asked)
+        board.rested_s = 0.0
+        return seconds
+
+    timer._load = loaded  # type: ignore[method-assign]
+    long = timer.time(Case("gemm", Gemm("bf16", 8, 8, 8), (), "warm", SUSTAINED), Product(installed, 1e-4))
+    assert min(long.rule.samples) * long.launches >= 0.045 and len(long.rule.samples) >= 10
+    assert board.rested_s < 5 * board.sensor_s  # before the first of them, not between any two
+    assert long.watts == pytest.approx(board.power.limit_w, rel=0.03)
+
+
 def test_rows_of_long_runs_are_flagged_and_say_how_they_were_measured(installed: simulated_cuda.Installed) -> None:
     _, measurer = opened(Settings(load_s=0.01, min_gpu_s=0.01, sustained_s=0.02))
     row = measurer.measure(replace(SMALL, protocol=SUSTAINED))

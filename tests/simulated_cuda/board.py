@@ -80,6 +80,8 @@ class Board:
     capture_faults: set[int] = field(default_factory=set)  # numbers of captures that fail
     lost: str = ""
     host_s: float = 1000.0
+    sensor_s: float = 0.0  # of the host, a look at the board's clock
+    rested_s: float = 0.0  # that nothing ran so far
     launched: int = 0
     captures: int = 0
     replays: int = 0
@@ -141,6 +143,7 @@ class Board:
     def idle(self, until: float) -> None:
         """Nothing runs until then: power falls, and the clock is free again after a tenth of a second."""
         span = max(0.0, until - self.power.at)
+        self.rested_s += span
         self.power.pass_time(until, self.power.idle_w)
         self.clock_share = min(1.0, self.clock_share + 5.0 * span)
 

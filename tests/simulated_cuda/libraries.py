@@ -98,9 +98,10 @@ def _vllm_flash(a: Any) -> Any:
     return _paged(a, a.q, a.k, a.v, a.block_table, a.seqused_k, a.cu_seqlens_q)
 
 
-def _rows_to_fp8(x: Any, group: int = 0) -> tuple[Any, Any]:
+def _rows_to_fp8(x: Any, group: int = 0, whole: bool = False) -> tuple[Any, Any]:
     blocks = x.float().unflatten(-1, (-1, group or x.shape[-1]))
     scale = blocks.abs().amax(-1, keepdim=True).clamp(min=1e-6) / 448.0
+    scale = scale.log2().ceil().exp2() if whole else scale
     return (blocks / scale).to(torch.float8_e4m3fn).flatten(-2, -1), scale.squeeze(-1)
 
 
@@ -125,7 +126,7 @@ def _cutlass(a: Any) -> Any:
 
 
 def _group_quant(a: Any) -> Any:
-    rows, scales = _rows_to_fp8(a.x, a.group_size)
+    rows, scales = _rows_to_fp8(a.x, a.group_size, bool(a.use_ue8m0))
     return rows, scales.t().contiguous().t() if a.column_major_scales else scales
 
 
@@ -250,10 +251,15 @@ def _flash_mla(a: Any) -> Any:
     return out.view(*a.q.shape[:3], 512), None
 
 
+def _held(scales: Any) -> Any:
+    """Scales as the board holds them: from compute capability 10.0 on the exponent alone."""
+    return scales.log2().floor().exp2() if torch.cuda.get_device_capability() >= (10, 0) else scales
+
+
 def _deep_gemm(a: Any) -> None:
     (rows, own), (b, scales) = a.a, a.b
     assert own.stride(0) == 1 and a.d.dtype == torch.bfloat16, "scales of A column-major, aligned for TMA"
-    a.d.copy_(_scaled(rows, b.t(), own, scales.t()))
+    a.d.copy_(_scaled(rows, b.t(), _held(own), _held(scales).t()))
 
 
 def _deep_gemm_grouped(a: Any) -> None:
@@ -261,11 +267,11 @@ def _deep_gemm_grouped(a: Any) -> None:
     (rows, own), (b, scales) = a.a, a.b
     for expert in range(b.shape[0]):
         mine = a.m_indices == expert
-        a.d[mine] = _scaled(rows[mine], b[expert].t(), own[mine], scales[expert].t())
+        a.d[mine] = _scaled(rows[mine], b[expert].t(), _held(own[mine]), _held(scales[expert]).t())
 
 
-def _static(x: Any, rows: Any, scales: Any, group: int = 0) -> None:
-    for place, value in zip((rows, scales), _rows_to_fp8(x, group), strict=True):
+def _static(x: Any, rows: Any, scales: Any, group: int = 0, whole: Any = False) -> None:
+    for place, value in zip((rows, scales), _rows_to_fp8(x, group, bool(whole)), strict=True):
         place.copy_(value)
 
 
@@ -308,7 +314,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "fp8_gemm_nt": _deep_gemm, "m_grouped_fp8_gemm_nt_contiguous": _deep_gemm_grouped,
     "fp8_scaled_mm": lambda a: _scaled(a.mat_a, a.mat_b, a.scales_a, a.scales_b.t()),
     "sgl_per_token_quant_fp8": lambda a: _static(a.input, a.output_q, a.output_s),
-    "sgl_per_token_group_quant_8bit": lambda a: _static(a.input, a.output_q, a.output_s, a.group_size),
+    "sgl_per_token_group_quant_8bit": lambda a: _static(a.input, a.output_q, a.output_s, a.group_size, a.scale_ue8m0),
     "append_paged_kv_cache": _append,
 }  # fmt: skip
 

@@ -75,6 +75,7 @@ class Library:
 
     def nvmlDeviceGetClockInfo(self, handle: Any, kind: int, out: Any) -> int:
         board = self._board(handle)
+        board.wait(board.sensor_s)
         if kind not in (1, 2):
             return _INVALID
         _into(
@@ -87,6 +88,10 @@ class Library:
     def nvmlDeviceGetMaxClockInfo(self, handle: Any, kind: int, out: Any) -> int:
         board = self._board(handle)
         _into(out, ctypes.c_uint, round((board.clock_hz if kind == 1 else board.memory_clock_hz) / 1e6))
+        return _SUCCESS
+
+    def nvmlDeviceGetMemoryBusWidth(self, handle: Any, out: Any) -> int:
+        _into(out, ctypes.c_uint, round(8 * self._board(handle).bandwidth / 2 / self._board(handle).memory_clock_hz))
         return _SUCCESS
 
     def nvmlDeviceGetTemperature(self, handle: Any, sensor: int, out: Any) -> int:

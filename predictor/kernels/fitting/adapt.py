@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from predictor.data.frame import Frame
+from predictor.data.frame import Frame, numbers
 from predictor.files.extras import require
 from predictor.files.records import dataclass, replace
 from predictor.hardware.gpu import GPUSpec
@@ -124,12 +124,16 @@ class Question:
         return replace(self, view=view, row_errors=errors)
 
 
+#: Half-width of a 95 % interval in standard deviations, by definition of a normal distribution.
+_OF_95 = 1.96
+
+
 def row_errors(frame: Frame) -> FloatArray:
-    """Log errors (n,) that the samples of each row show: their standard deviation; 0 where the row does not say it."""
-    if "latency_std_ms" not in frame:
-        return np.zeros(len(frame))
-    spread = frame["latency_std_ms"].to_numpy(dtype=np.float64) / frame["latency_ms"].to_numpy(dtype=np.float64)
-    return np.log1p(np.nan_to_num(spread))
+    """Log errors (n,) that the samples of each row show: that of their median where the row says its noise, else their
+    standard deviation; 0 where it says neither."""
+    spread = numbers(frame, "latency_std_ms") / numbers(frame, "latency_ms")
+    noise = numbers(frame, "noise") / _OF_95
+    return np.log1p(np.nan_to_num(np.where(np.isnan(noise), spread, noise)))
 
 
 #: Behind the key of a measured GPU's own trees, once it is calibrated.
