@@ -25,6 +25,7 @@ from microbench_runs import with_ceilings
 
 from microbench.cli import build_parser as harness_parser
 from microbench.cli import main as harness
+from predictor.cli.launched import with_launched
 from predictor.cli.main import VERBS, build_parser, main
 from predictor.engines import registry
 from predictor.errors import TilecastError
@@ -167,6 +168,8 @@ def test_is_understood(command: str) -> None:
     if words[:2] == ["tilecast", "microbench"]:
         words = words[1:]
     if words[0] in ("predict", "tilecast"):
+        if "dataset" not in words:  # whose --from is a folder
+            words, _ = with_launched(words, "simulate" in words)
         build_parser().parse_args(words if words[0] == "predict" else words[1:])
     elif words[0] == "microbench":
         harness_parser().parse_args(words[1:])
@@ -190,6 +193,14 @@ def test_every_flag_in_the_text_exists(page: Path) -> None:
     )
     # mypy's and mkdocs', nvidia-smi's, MLflow's, vLLM's; torchrun's
     foreign = {"--strict", "--reset-gpu-clocks", "--backend-store-uri", "--attention-backend", "--quantization"}
+    foreign |= {
+        "--extra",
+        "--config",
+        "--max-running-requests",
+        "--num-layers",
+        "--hidden-size",
+        "--enable-dp-attention",
+    }
     foreign |= {"--nnodes", "--nproc-per-node", "--rdzv-backend", "--rdzv-endpoint", "--node-rank", "--max-restarts"}
     for code in re.findall(r"`([^`]+)`", prose):
         for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]+", code):
