@@ -160,6 +160,13 @@ def test_it_notices(target: Callable[[Path], None], where: str, tmp_path: Path) 
     assert not (folder / "outside").exists()
 
 
+def test_a_models_name_is_asked_of_no_hub(tmp_path: Path) -> None:
+    """By design of the command line; the page names no repository, and asks for none."""
+    pytest.importorskip("huggingface_hub", reason="the hub extra is not installed")
+    found = ask(Case("command_lines", {}, ["predict", "--model", "org/name", "--gpu", "h100"]), tmp_path / "case")
+    assert found.verdict == REFUSED and "no hub is asked" in found.said, found
+
+
 def test_it_notices_a_file_that_is_read(tmp_path: Path) -> None:
     """Where nothing of the folder may be read: the page, whatever a request names."""
     (tmp_path / "secret").write_text("x", encoding="utf-8")

@@ -129,6 +129,7 @@ def test_model_configs(world: Path) -> None:
         ({"hidden_act": "swigloo"}, "nearest: sigmoid"), ({"attention_dropout": 2}, "expected 0 to 1"),
         ({"head_dim": 0}, "'head_dim' is 0"), ({"head_dim": 1e9}, "heads of 1000000000, expected at most 65536"),
         ({"num_key_value_heads": 64}, "not a multiple of 64 KV heads"), ({"architectures": 5}, "unknown architecture"),
+        ({"head_dim": 1}, "expected an even width, got 1"), ({"head_dim": 97}, "expected an even width, got 97"),
         ({"architectures": ["\x1b[31mForCausalLM"]}, r"\x1b[31mForCausalLM"),
     ]  # fmt: skip
     texts: list[tuple[str | bytes, str]] = [(json.dumps(good | change), said) for change, said in changed]

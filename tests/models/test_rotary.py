@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from predictor.errors import SpecError
 from predictor.forecast.forecast import forecast
+from predictor.models.built.load import config_from_dict
 from predictor.request.request import Request
 
 SIZES = {
@@ -33,3 +35,19 @@ def test_parts_of_a_head_are_joined_where_the_class_does(
     graph = forecast(run).plan.stages[0].graph
     joined = sorted({node.name for node, _ in graph.nodes() if node.name.startswith("rotary") and "join" in node.name})
     assert joined == (["rotary k join", "rotary q join"] if joins else [])
+
+
+@pytest.mark.parametrize(
+    ("model_type", "more", "said"),
+    [
+        ("llama", {"head_dim": 1}, "even width, got 1"),
+        ("qwen3", {"head_dim": 97}, "even width, got 97"),
+        ("glm4", {"head_dim": 64, "partial_rotary_factor": 0.4}, "even width, got 25"),
+        ("glm4", {"head_dim": 64, "partial_rotary_factor": 0.01}, "turns nothing of a head of 64"),
+        ("glm4", {"head_dim": 64, "partial_rotary_factor": 0}, "turns nothing of a head of 64"),
+    ],
+)
+def test_positions_turn_pairs_of_numbers(model_type: str, more: dict[str, object], said: str) -> None:
+    """The class fails on an odd width: its tables have a number more than the head. Of width 1, half a pair is none."""
+    with pytest.raises(SpecError, match=said):
+        config_from_dict({"model_type": model_type, **SIZES, **more}, "m", "m.json")

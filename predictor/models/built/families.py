@@ -117,6 +117,8 @@ def _rotary(r: Reader, traits: Traits, head_dim: int) -> int:
     said = r.data.get("rope_parameters")
     data = said if isinstance(said, dict) and "partial_rotary_factor" in said else r.data
     share = Reader(data, r.where).number("partial_rotary_factor", traits.rotary, note=False)
+    if int(head_dim * share) == 0:
+        raise SpecError(f"{r.where}: 'partial_rotary_factor' is {share!r}, which turns nothing of a head of {head_dim}")
     return int(head_dim * share) if share < 1.0 or traits.fields.get("merged_qkv") else 0
 
 

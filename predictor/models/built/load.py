@@ -252,6 +252,10 @@ def check(config: ModelConfig, where: str) -> None:
         raise SpecError(f"{where}: heads of {config.head_dim}, expected at most {_WIDEST_HEAD}")
     if config.rotary_dim > config.head_dim:
         raise SpecError(f"{where}: {config.rotary_dim} rotary dimensions in a head of {config.head_dim}")
+    for kind in config.variants or (config,):
+        turned = kind.qk_rope_dim or kind.rotary_dim or kind.head_dim
+        if kind.position == "rotary" and kind.mixer == "attention" and turned % 2:
+            raise SpecError(f"{where}: rotary positions turn pairs of numbers, expected an even width, got {turned}")
     for field in ("residual_dropout", "attention_dropout", "embed_dropout", "activation_dropout"):
         if getattr(config, field) > 1.0:
             raise SpecError(f"{where}: {field} is {getattr(config, field)}, expected 0 to 1")
