@@ -229,8 +229,15 @@ class Forecast:
         )
 
     def with_interval(self) -> Prediction:
-        """The summary with its interval, None where the operators have none."""
-        return replace(self.summary(), interval_s=total_interval(self.latency_s, self.stages, self.run.work))
+        """The summary with its interval, None where the operators have none, and with its energy, where the run asks
+        for it."""
+        energy = None
+        if self.run.power:
+            from predictor.simulate.energy import energy_of  # nothing else starts with it
+
+            energy = energy_of(self)
+        interval_s = total_interval(self.latency_s, self.stages, self.run.work)
+        return replace(self.summary(), interval_s=interval_s, energy=energy)
 
     @cached_property
     def op_times(self) -> tuple[list[OpTime], ...]:

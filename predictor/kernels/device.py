@@ -258,10 +258,16 @@ def sustained_share(gpu: GPUSpec, power_need: Mapping[str, float] | None = None)
     if power_need is not None:
         need = gpu.peak_flops("fp32") / 1e12 * power_need.get(gpu.architecture, 0.0)
     else:
-        clocks = gpu.sm_count * gpu.boost_clock_hz
-        watts = FULL_CLOCK_WATTS * (_peak(gpu, "bf16") / clocks / _WATTS_AT_FLOPS) ** NEED_EXPONENT
-        need = clocks * 1e-9 * watts
+        need = tensor_need(gpu)
     return min(1.0, gpu.power_limit_w / need) if need else 1.0
+
+
+def tensor_need(gpu: GPUSpec) -> float:
+    """Watts that the tensor cores need to hold the boost clock in products of middling rate: SMs x GHz x W, with W
+    growing with the tensor cores of an SM; 0 where the GPU has no peak in 16 bits or more."""
+    clocks = gpu.sm_count * gpu.boost_clock_hz
+    watts = FULL_CLOCK_WATTS * (_peak(gpu, "bf16") / clocks / _WATTS_AT_FLOPS) ** NEED_EXPONENT
+    return clocks * 1e-9 * watts
 
 
 def _peak(gpu: GPUSpec, dtype: str) -> float:

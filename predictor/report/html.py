@@ -66,11 +66,21 @@ def to_html(forecast: Forecast, asked: Asked | None = None) -> str:
         *filter(None, [pipeline_section(forecast)]),
         timeline_section(forecast.ran, classes),
         memory_section(answer),
+        *_power(answer),
         changes_section(sensitivities(forecast)),
         _provenance(answer, run, command(answer, asked or Asked(answer.model, answer.gpu))),
     ]
     lines = [("run", _run_words(answer)), BYLINE]
     return document(title, f"{title}: {seconds(answer.latency_s)}", parts, lines, _contents(answer))
+
+
+def _power(answer: Prediction) -> list[Markup]:
+    """What the GPUs draw, where the run asks for it."""
+    if answer.energy is None:
+        return []
+    from predictor.report.power import power_section  # most pages are without it
+
+    return [power_section(answer)]
 
 
 def _run_words(answer: Prediction) -> str:
@@ -86,12 +96,13 @@ def _run_words(answer: Prediction) -> str:
 _CONTENTS = (
     ("answer", "Answer"), ("classes", "Classes"), ("layers", "Layers"), ("explain", "Explained"),
     ("roofline", "Roofline"), ("pipeline", "Pipeline"), ("timeline", "Timeline"), ("memory", "Memory"),
-    ("changes", "What would change it"), ("provenance", "Provenance"),
+    ("power", "Power"), ("changes", "What would change it"), ("provenance", "Provenance"),
 )  # fmt: skip
 
 
 def _contents(answer: Prediction) -> list[tuple[str, str]]:
     absent = {"explain"} if answer.explained is None else set()
+    absent |= {"power"} if answer.energy is None else set()
     absent |= {"pipeline"} if answer.workload.parallelism.pp == 1 else set()
     return [(key, name) for key, name in _CONTENTS if key not in absent]
 

@@ -42,7 +42,16 @@ def to_dict(answer: Prediction) -> dict[str, Any]:
         "assumed": [*answer.assumed, *_assumed_of_the_run(answer)],
         "notes": list(answer.notes),
         **_explain(answer),
+        **_power(answer),
     }
+
+
+def _power(answer: Prediction) -> dict[str, Any]:
+    if answer.energy is None:
+        return {}
+    from predictor.report.power import to_dict as drawn
+
+    return drawn(answer)
 
 
 def _explain(answer: Prediction) -> dict[str, Any]:

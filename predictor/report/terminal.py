@@ -123,6 +123,11 @@ def _headline(answer: Prediction, console: Screen) -> None:
         say(console, _between(answer), "  GPU idle    ", clauses=True)
     if answer.exposed_s:
         say(console, _exposed(answer), "  exposed     ", clauses=True)
+    if answer.energy is not None:
+        from predictor.report.power import parts_words, power_words
+
+        say(console, power_words(answer), "  power       ", clauses=True)
+        say(console, parts_words(answer.energy), "  of that     ", clauses=True)
 
 
 def _exposed(answer: Prediction) -> str:

@@ -380,6 +380,8 @@ class Words:
     artifacts: str | Path | None = field(default=None, metadata=row(
         ENGINE, "estimators to use; 'roofline': none", usual="those that ship", unit="DIR", verbs=(SERVE, PLAN),
         swept=False, page="a folder of this machine, which a page must not name; --artifacts of `tilecast ui` does"))
+    power: bool = field(default=False, metadata=row(
+        OUTPUT, "say what the GPUs draw: watts, and joules of a step and of a token (docs/how-to/power.md)"))
     top: int = field(default=0, metadata=row(
         OUTPUT, "list the N operators that take longest", unit="N", swept=False,
         page="the roofline's table lists every operator"))

@@ -96,7 +96,8 @@ class Request(Words):
         numbers = replace(numbers, notes=numbers.notes + notes) if notes else numbers
         degrees = _degrees(self)
         launch_s, assumed = _launch_overhead(self.launch_overhead, gpu, engine)
-        OPTIONS["mode"].check(self.mode)
+        for name in ("mode", "power"):
+            OPTIONS[name].check(getattr(self, name))
         work = Workload(
             batch=sizes["batch"],
             seq_len=sizes["seq_len"],
@@ -120,7 +121,7 @@ class Request(Words):
         )
         _check_length(config, work)
         chosen = load_artifacts(self.artifacts) if selector is None else selector
-        return Run(config, gpu, work, numbers, chosen, self.top, self.explain, self.strict)
+        return Run(config, gpu, work, numbers, chosen, self.top, self.explain, self.strict, self.power)
 
 
 #: Words that are sizes: of the others follows all of a run but its lengths.

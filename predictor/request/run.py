@@ -16,7 +16,7 @@ class Run:
 
     ``numbers`` are the formats of its weights, activations and KV cache; ``selector`` the estimators; ``top`` the
     operators that the answer lists, ``explain`` the one that it explains; ``strict``: an operator that no table knows
-    is an error.
+    is an error; ``power``: the answer says what the GPUs draw.
     """
 
     config: Model
@@ -27,6 +27,7 @@ class Run:
     top: int = 0
     explain: str | None = None
     strict: bool = False
+    power: bool = False
 
     def noted(self, remarks: tuple[str, ...]) -> Run:
         """The same run, whose answer begins its notes with ``remarks``."""

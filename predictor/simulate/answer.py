@@ -15,6 +15,7 @@ from predictor.simulate.times import GAPS, LAUNCHING
 
 if TYPE_CHECKING:
     from predictor.kernels.explanation import Term
+    from predictor.simulate.energy import Energy
 
 SCHEMA_VERSION = 1
 #: From what share of the GPU's busy time on its wait for the CPU makes a run launch-bound. Chosen by hand, not from
@@ -93,7 +94,8 @@ class Prediction:
     with what runs again in the backward pass.
     ``exposed_s``: of training on many GPUs, seconds of what they exchange that nothing covers, by what it is;
     ``bubble_s``: what a stage of the pipeline idles on average. ``gpu_set``: words of what differs from the GPU's file.
-    ``unit``: what the throughput is counted in, of `predictor.graph.samples.UNITS`.
+    ``unit``: what the throughput is counted in, of `predictor.graph.samples.UNITS`. ``energy``: what the GPUs draw,
+    where the run asks for it.
     """
 
     model: str
@@ -124,6 +126,7 @@ class Prediction:
     bubble_s: float = 0.0
     gpu_set: tuple[str, ...] = ()
     unit: str = TOKENS
+    energy: Energy | None = None
 
     @property
     def latency_ms(self) -> float:
@@ -159,6 +162,16 @@ class Prediction:
     def units_per_s_per_gpu(self) -> float:
         """``units_per_s`` over the GPUs of the run."""
         return self.units_per_s / self.workload.parallelism.num_gpus
+
+    @property
+    def joule_per_unit(self) -> float | None:
+        """Joules of all GPUs for one of ``unit``; None where the run does not ask for energy."""
+        return None if self.energy is None else self.energy.power_w / self.units_per_s
+
+    @property
+    def joule_per_token(self) -> float | None:
+        """Joules of all GPUs for a token of `tokens_per_s`; None where the unit is no token, or nobody asked."""
+        return self.joule_per_unit if self.unit == TOKENS else None
 
     @property
     def entries(self) -> str:

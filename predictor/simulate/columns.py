@@ -141,7 +141,7 @@ def structure(run: Run, pipelines: bool = False) -> tuple[object, ...] | None:
     ``pipelines``: steps of serving pipelines can be one, too, whose times are columns, though not their memory."""
     work, config, serving = run.work, run.config, run.work.serving
     over = work.parallelism
-    if work.training is not None or run.strict or work.prompt_lens:
+    if work.training is not None or run.strict or run.power or work.prompt_lens:
         return None
     if over.pp != 1 and not (pipelines and serving is not None):
         return None
