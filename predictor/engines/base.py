@@ -103,7 +103,8 @@ class Engine:
     first (`later`, so that nobody who asks for no engine reads one). ``batching``: gives the class of the scheduler
     that has such numbers (`predictor.engines.scheduling`); None where it serves no requests that arrive one by one.
     ``boards``: those that it runs on; empty for all. ``decoders_alone``: it has no model of an encoder-decoder of text;
-    what its kernels would take is forecast all the same, and the answer says so.
+    what its kernels would take is forecast all the same, and the answer says so. ``classes``: of this release, as
+    `predictor.engines.vintage.Vintage` has it.
     """
 
     name: str
@@ -139,6 +140,7 @@ class Engine:
     batching: Callable[[Scheduler], type[Batching]] | None = None
     boards: tuple[Boards, ...] = ()
     decoders_alone: bool = False
+    classes: str = ""
 
     def refuses(self, gpu: GPUSpec, version: str = "") -> str:
         """Which boards ``version`` ("": the newest) runs on where ``gpu`` is none of them, in words; "" where it is."""
@@ -201,7 +203,7 @@ def _older(engine: Engine, ago: int, memory_ago: int, changed: str) -> Engine:
         launch_overhead_s=host.call_s or engine.launch_overhead_s,
         launch_range_s=host.call_range_s or engine.launch_range_s,
         fp8_cache=engine.fp8_cache and (cache is None or cache.eight_bit), vintages=lambda: kept,
-        slower=_slower(kept[-1].kernels),
+        slower=_slower(kept[-1].kernels), classes=kept[-1].classes,
     )  # fmt: skip
 
 

@@ -370,6 +370,8 @@ class Vintage:
 
     ``since``: year and month in which ``version`` came out, "" where it is older than what is asked for. ``unasked``:
     how tokens are chosen of a request that says nothing, of `predictor.engines.SAMPLINGS`, or `CHECKPOINT`.
+    ``classes``: release of Hugging Face's classes of models, of which it runs every kernel; "": those of 2023, or code
+    of its own.
     """
 
     version: str
@@ -385,3 +387,4 @@ class Vintage:
     since: str = ""
     unasked: str = "greedy"
     training: TrainingFramework | None = None
+    classes: str = ""

@@ -34,6 +34,8 @@ class Step:
     `predictor.engines.SAMPLINGS`; "" where the pass ends with its logits. ``exchanges``: of unfused attention in
     training, GPUs that have a part of every sequence each, and exchange heads for positions around it.
     ``capacity``: in training, rows that an expert takes at most, over those of an even spread (0: all that come).
+    ``classes``: release of the classes of models that run, kernel by kernel (`predictor.engines.vintage.Vintage`); "":
+    those of 2023, or an engine's own code.
     """
 
     mode: str = "forward"
@@ -53,6 +55,7 @@ class Step:
     masked: int = 0
     exchanges: int = 1
     capacity: float = 0.0
+    classes: str = ""
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:

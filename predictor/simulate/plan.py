@@ -180,6 +180,7 @@ def make_step(
         masked=0 if training is None else training.masked_tokens,
         capacity=0.0 if training is None else training.capacity_factor,
         sampling=sampling if serving and engine.samples else "",
+        classes=engine.classes,
     )
 
 

@@ -14,8 +14,12 @@ PYTORCH = replace(VLLM, name="pytorch", code=-1, runs=VLLM.name, norms=(), all_r
 
 LIBRARIES = (PYTORCH,)
 
+#: Release of transformers whose classes eager PyTorch runs today. Source: huggingface/transformers v5.24.0,
+#: src/transformers/models; in an older age those of v4.28.0. Unverified: releases between, whose classes changed one by
+#: one.
+CLASSES = "5.24"
 EAGER = Engine(
-    "eager", fuses=False, called=("torch", "pytorch", "torch fsdp"), given_narrow=CUBLASLT,
+    "eager", fuses=False, classes=CLASSES, called=("torch", "pytorch", "torch fsdp"), given_narrow=CUBLASLT,
     vintages=later("pytorch.releases", "EAGER_VINTAGES"),
 )  # fmt: skip
 #: Source: torch/_dynamo/device_interface.py of 2.13.0, is_triton_capable (compute capability 7 on, every HIP and XPU

@@ -1,13 +1,15 @@
 """PyTorch without a serving engine: what its host was seen to need, who reduces, and how it trains on many GPUs (FSDP).
 
 Three ages are told apart, by fused attention alone: FlashAttention 1 until PyTorch 2.2 brought FlashAttention 2, and
-from 2.9 on cuDNN's kernels where the board is a Hopper, which are about as fast as those that were measured there.
+from 2.9 on cuDNN's kernels where the board is a Hopper, which are about as fast as those that were measured there. With
+the last come transformers 5 and its classes, which share their attention and masks; before it, those of 4.28.
 """
 
 from __future__ import annotations
 
 from predictor.engines.attention_ages import FLASH_1, FLASH_2
 from predictor.engines.base import CALLS, CAPTURED
+from predictor.engines.pytorch.engine import CLASSES
 from predictor.engines.reductions import AllReduceRules
 from predictor.engines.vintage import Host, HostTime, TrainingFramework, Vintage
 from predictor.files.records import replace
@@ -61,7 +63,7 @@ def _ages(host: Host) -> tuple[Vintage, ...]:
     return (
         Vintage("1.13", "", host, collectives=_COLLECTIVES, since="2022-10", training=_FSDP_OF_2022),
         Vintage("2.2", "", host, collectives=_COLLECTIVES, since="2024-01", training=_FSDP_OF_2024),
-        Vintage("2.9", "", host, collectives=_COLLECTIVES, since="2025-10", training=_FSDP),
+        Vintage("2.9", "", host, collectives=_COLLECTIVES, since="2025-10", training=_FSDP, classes=CLASSES),
     )
 
 

@@ -15,11 +15,13 @@ from predictor.files.records import replace
 from predictor.graph.graph import Node
 from predictor.graph.tensor import Tensor
 from predictor.hardware.gpu import FETCH_BYTES
+from predictor.models.built.masks import masked
 from predictor.models.built.rotary import joins, rotated
 from predictor.models.built.writer import Writer
 from predictor.ops.attention import Attention
 from predictor.ops.collective import Collective
 from predictor.ops.elementwise import Elementwise, Reduce
+from predictor.ops.ordering import Index
 
 if TYPE_CHECKING:
     from predictor.models.built.config import ModelConfig
@@ -40,18 +42,23 @@ def self_attention(
     gate = _gate(w, x, name) if c.attention_gate else None
     if c.qk_norm and not c.qk_norm_bare:
         q, k = _normed(w, f"{name} q norm", q, "heads"), _normed(w, f"{name} k norm", k, "kv_heads")
+    if w.today and c.model_type in _SCALED_VALUES:
+        v = w.each(f"{name} v scale", "mul_scalar", v, scope=f"{name} v scaling")
     if c.position == "rotary":
         w.scope = f"{name} rotary"
         q, k = rotated(w, q, k)
     if c.qk_norm and c.qk_norm_bare:
         q, k = (_bare_norm(w, f"{name} {which} scaled", x) for which, x in (("q", q), ("k", k)))
+    if w.today and c.tuned_queries:
+        q = _tuned(w, name, q)
     w.scope = f"{name} cache"
     cached = step.cached and c.causal
     if cached:
         k, v = cache_append(w, k, v, window)
     w.scope = ""
     causal = c.causal if causal is None else causal
-    y = core(w, name, (q, k, v), step.seq_len, step.kv_len, causal, window, cached, bias)
+    keys = seen(w, window) if step.attention == "math" else step.kv_len
+    y = core(w, name, (q, k, v), step.seq_len, keys, causal, window, cached, bias)
     if gate is not None:
         w.scope = f"{name} gate activation"
         y = w.each(f"{name} gated", "mul", w.each(f"{name} gate", "sigmoid", gate), y)
@@ -77,16 +84,49 @@ def _normed(w: Writer, name: str, x: Tensor, axis: str) -> Tensor:
 def _bare_norm(w: Writer, name: str, x: Tensor) -> Tensor:
     """x / sqrt(mean(x^2) + eps) of every head, without a weight."""
     w.scope = f"{name} norm"
-    rows = x.elements // x.shape[-1]
-    square = w.each(f"{name} square", "pow_scalar", x, dtype="fp32", in_dtype=w.act)
+    rows, apart = x.elements // x.shape[-1], w.today and w.size < 4
+    if apart:
+        x = w.each(f"{name} to fp32", "cast", x, dtype="fp32", in_dtype=w.act)
+    square = w.each(f"{name} square", "pow_scalar", x, dtype="fp32", in_dtype="" if apart else w.act)
     mean = Tensor(f"{name} mean", x.axes[:-1], x.shape[:-1], "fp32")
     w.put(Reduce("fp32", rows, x.shape[-1], 1), f"{name} mean", (square,), mean)
+    if w.today:
+        mean = w.each(f"{name} eps", "add_scalar", mean, dtype="fp32")
     root = w.each(f"{name} rsqrt", "rsqrt", mean, dtype="fp32")
-    y = w.each(name, "mul", x, root, inputs=1, extra=rows * 4.0)
+    y = w.each(name, "mul", x, root, inputs=1, extra=rows * 4.0, dtype="fp32" if apart else "")
+    if apart:
+        y = w.each(f"{name} from fp32", "cast", y, in_dtype="fp32")
     w.scope = ""
     return y
 
 
+def _tuned(w: Writer, name: str, q: Tensor) -> Tensor:
+    """Queries scaled by what their positions say, in fp32 (transformers 5.24, Llama4TextAttention of
+    modeling_llama4.py): log(floor((position + 1) / scale) + 1) times a number, plus 1."""
+    w.scope = f"{name} temperature"
+    s, numbers = w.step.seq_len, f"{name} temperatures"
+    w.tiny(f"{name} positions", "fill", s, "int64")
+    w.tiny(f"{name} positions after the cache", "add_scalar", s, "int64")
+    for fn in ("cast", "add_scalar", "div_scalar", "neg", "exp", "mul_scalar", "add_scalar"):
+        by = w.tiny(numbers, fn, s)
+    x = w.each(f"{name} q tuned", "mul", q, by, inputs=1, extra=s * 4.0, calls=3, dtype="fp32", in_dtype=w.act)
+    if w.size < 4:
+        x = w.each(f"{name} q tuned from fp32", "cast", x, in_dtype="fp32")
+    w.scope = ""
+    return x
+
+
+#: Types whose softmax is that of the activations' dtype, in releases of 2023 and today; others widen it to fp32.
+#: Source: transformers 4.28 and 5.24, eager_attention_forward of models/TYPE/modeling_TYPE.py.
+_NARROW = ("gpt2", "bert")
+#: Source: transformers 5.24, as above.
+_LARGEST_FIRST = ("gpt_oss", "mimo_v2_flash")
+#: Source: transformers 5.24, as above.
+_NARROW_TODAY = (*_NARROW, *_LARGEST_FIRST, "t5", "switch_transformers")
+#: Types that scale values as they are projected. Source: transformers 5.24, modeling_mimo_v2_flash.py.
+_SCALED_VALUES = ("mimo_v2_flash",)
+#: Types whose class of 2023 had a chain of its own between the products (transformers 4.28).
+_CHAINS_OF_2023 = ("gpt2", "bert", "opt", "t5", "switch_transformers")
 #: Types whose class slices a merged projection, or selects from it, in place of a split. Source: transformers 5,
 #: modeling_phi3.py and modeling_bloom.py.
 _SLICED = ("phi3", "bloom")
@@ -170,8 +210,9 @@ def cache_append(w: Writer, k: Tensor, v: Tensor, window: int) -> tuple[Tensor, 
     cache_utils.py, DynamicSlidingWindowLayer)."""
     step, c = w.step, w.config
     dtype = step.kv_dtype or w.act
+    tokens = min(step.kv_tokens, step.batch * seen(w, window))
     keys, values = (
-        w.state(name, dtype, kv=step.kv_tokens, kv_heads=c.kv_heads, head_dim=width)
+        w.state(name, dtype, kv=tokens, kv_heads=c.kv_heads, head_dim=width)
         for name, width in (("key cache", c.head_dim), ("value cache", c.value_dim))
     )
     op = Elementwise(dtype, "copy", (keys.elements + values.elements) // 2)
@@ -180,6 +221,12 @@ def cache_append(w: Writer, k: Tensor, v: Tensor, window: int) -> tuple[Tensor, 
     if window and not step.context_len:
         w.tiny("cache window", "copy", 1, "int64")
     return keys, values
+
+
+def seen(w: Writer, window: int) -> int:
+    """Keys of a sequence that a layer keeps: today's class slices those in the cache of a layer with a ``window``."""
+    kept = w.today and window and w.step.context_len
+    return min(w.step.kv_len, window) if kept else w.step.kv_len
 
 
 def core(
@@ -248,7 +295,12 @@ def math_core(
     x = Tensor(f"{name} scores", ("batch", "heads", "sequence", "kv"), (b, a, s, t), w.act)
     x = w.bmm(x.name, q, k, x, b * a, d, "tn", calls=_product_calls(c, copied, "qk"))
     x = _scale_and_mask(w, name, x, s, t, causal, bias)
-    x = w.softmax(f"{name} softmax", x, upcast=c.model_type not in ("gpt2", "bert"))
+    if w.today and c.model_type in _LARGEST_FIRST:
+        x = _less_the_largest(w, name, x)
+    x = w.softmax(f"{name} softmax", x, upcast=c.model_type not in (_NARROW_TODAY if w.today else _NARROW))
+    if x.shape[-1] > t:  # without the sinks, a slice: its gradient is copied into zeros
+        sliced = Elementwise(w.act, "fill", x.elements), Elementwise(w.act, "copy", b * a * s * t)
+        x = x.view(x.axes, (b, a, s, t), sliced if w.training else ())
     x = w.dropout(f"{name} dropout", x, c.attention_dropout)
     y = Tensor(f"{name} context", ("batch", "heads", "sequence", "head_dim"), (b, a, s, dv), w.act)
     y = w.bmm(y.name, x, v, y, b * a, t, "nn", calls=_product_calls(c, copied, "v"))
@@ -259,6 +311,21 @@ def math_core(
     else:  # heads of one token lie side by side: a transpose and a view of them
         w.nodes[-1].host_calls += 2 + bloom
     return y
+
+
+def _less_the_largest(w: Writer, name: str, x: Tensor) -> Tensor:
+    """Scores less the largest of each query, a sink beside those of the keys where there are sinks (transformers 5.24,
+    eager_attention_forward of modeling_gpt_oss.py and modeling_mimo_v2_flash.py)."""
+    if w.config.sinks:
+        out = Tensor(f"{name} sinks", x.axes, (*x.shape[:-1], x.shape[-1] + 1), x.dtype)
+        x = w.each(out.name, "copy", x, out=out, calls=3, grad=False)
+    rows, n = x.elements // x.shape[-1], x.elements
+    if w.training:  # the largest's gradient is what was taken from all, put in its place and added to theirs
+        back = Elementwise(w.act, "neg", n), Reduce(w.act, rows, x.shape[-1], 1), Elementwise(w.act, "fill", n)
+        x = x.view(gradient=(*back, Index(w.act, rows, 1, n, "scatter"), Elementwise(w.act, "add", n)))
+    largest = w.table(f"{name} largest", rows)
+    w.put(Reduce(w.act, rows, x.shape[-1], 1), largest.name, (x,), largest)
+    return w.each(f"{name} less the largest", "sub", x, largest, inputs=1, extra=largest.nbytes)
 
 
 def _product_calls(c: ModelConfig, copied: list[str], operands: str) -> int:
@@ -307,7 +374,7 @@ def _operand_copies(
     """Copies that bring q, k and v into (b a, rows, d) before the products."""
     c, b = w.config, w.step.batch
     q, k, v = qkv
-    if c.model_type == "opt":  # contiguous() whatever the batch
+    if c.model_type == "opt" and not w.today:  # contiguous() whatever the batch
         k, v, q = (
             w.each(f"{name} {which} contiguous", "copy", x, calls=4, grad=False)
             for which, x in (("k", k), ("v", v), ("q", q))
@@ -340,6 +407,8 @@ def _scale_and_mask(w: Writer, name: str, x: Tensor, s: int, t: int, causal: boo
     """What happens to the scores between the product and the softmax, by architecture."""
     c, b = w.config, w.step.batch
     scores, kind = b * c.heads * s * t, c.model_type
+    if w.today and kind in _CHAINS_OF_2023:
+        kind = ""
     # A mask of a sequence is read again for every head, after a head's scores (read and written) and itself.
     reread, reuse = (scores - b * s * t) * w.size, 3.0 * s * t * w.size
     if kind == "gpt2":  # scores / full(sqrt d); where(mask, scores, full(min))
@@ -370,6 +439,8 @@ def _scale_and_mask(w: Writer, name: str, x: Tensor, s: int, t: int, causal: boo
         x = _masked(w, name, "add", x, w.table("mask", b * s * t), reread, reuse)
     else:
         x = w.each(f"{name} scale", "mul_scalar", x)
+        if c.is_encoder_decoder:
+            return _biased(w, name, x, causal, bias)
         if c.attention_softcap:
             x = w.each(f"{name} softcap scale", "div_scalar", x)
             x = w.each(f"{name} softcap tanh", "tanh", x)
@@ -384,3 +455,21 @@ def _scale_and_mask(w: Writer, name: str, x: Tensor, s: int, t: int, causal: boo
         elif causal:
             x = _masked(w, name, "add", x, w.table("mask", b * s * t), reread, reuse)
     return x
+
+
+def _biased(w: Writer, name: str, x: Tensor, causal: bool, bias: Tensor | None) -> Tensor:
+    """Scores of T5 and Switch with the bias of their positions, which all sequences share (zeros of cross attention),
+    and with a mask where a stack has one (transformers 5.24, eager_attention_forward of modeling_t5.py)."""
+    b, heads, s, t = x.shape
+    stride = 0.0 if bias is None else heads * w.size  # a look-up of (s, t, heads), permuted
+    if bias is None:
+        bias = w.state("zeros", heads=heads, sequence=s, kv=t)
+    passing = 3.0 * bias.elements * w.size  # a sequence's scores, read and written, and the bias itself
+    x = w.each(
+        f"{name} position bias", "add", x, bias, inputs=1, extra=bias.nbytes, reread=(b - 1) * bias.nbytes,
+        reuse=passing, stride=stride,
+    )  # fmt: skip
+    if name == "cross" or not masked(w, causal):
+        return x
+    mask = w.table("mask", b * t * (s if causal else 1))
+    return _masked(w, name, "add", x, mask, (x.elements - b * s * t) * w.size, 3.0 * s * t * w.size)

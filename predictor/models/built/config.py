@@ -60,6 +60,7 @@ class ModelConfig(Model):
     qk_norm: bool = False
     qk_norm_all: bool = False  # its weight is as wide as all heads together
     qk_norm_bare: bool = False  # it has no weight
+    tuned_queries: bool = False  # queries are scaled by their positions (Llama 4)
     attention_gate: bool = False  # the result is multiplied by a sigmoid of a second query projection
     sinks: bool = False  # a score a head that no key has
     qkv_bias: bool = False

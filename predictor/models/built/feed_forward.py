@@ -11,7 +11,7 @@ from predictor.ops.elementwise import Elementwise, Reduce
 from predictor.ops.gemm import Gemm
 from predictor.ops.moe import MoE, Routing
 from predictor.ops.norm import Softmax
-from predictor.ops.ordering import Index, Scan
+from predictor.ops.ordering import Index, Scan, Sort
 
 #: Framework calls of the experts as transformers 5 runs them by default (sort, index, two grouped products, scatter and
 #: their views). Measured by counting with a dispatch mode.
@@ -72,13 +72,16 @@ def experts(w: Writer, x: Tensor) -> Tensor:
     if c.model_type.startswith("deepseek") and w.size < 4:
         wide = w.each("router to fp32", "cast", x, dtype="fp32", in_dtype=w.act)
     product, after = _ROUTERS_CALLS.get(c.model_type, _ROUTER_CALLS)
+    grouped = w.today and (product, after) == _GROUPED
     if wide is not x:  # the cast is one of them
         product -= 1
     scores = w.linear("router", "router", wide, e, "expert", c.router_bias, product - 4)
-    routing = Routing("fp32", n, e, c.top_k)
     every = c.every_expert and w.step.experts == "loop"
     chosen = Tensor("routing", (*w.axes, "expert"), (*w.shape, e if every else c.top_k), "fp32")
-    w.put(routing, "routing", (scores,), chosen, 1, after)
+    if grouped:
+        chosen = _best_of_groups(w, scores, chosen)
+    else:
+        w.put(Routing("fp32", n, e, c.top_k), "routing", (scores,), chosen, 1, after)
     w.scope = ""
     if every:
         y = _every_expert(w, x, chosen)
@@ -102,6 +105,38 @@ def experts(w: Writer, x: Tensor) -> Tensor:
             w.scope = ""
         y = w.each("shared experts sum", "add", y, shared)
     return y
+
+
+def _best_of_groups(w: Writer, scores: Tensor, out: Tensor) -> Tensor:
+    """Shares of the experts that each token picks, ``out``, of the groups whose two best experts are the best
+    (transformers 5.24, DeepseekV3TopkRouter.forward in modeling_deepseek_v3.py): a sigmoid and a bias, what a group's
+    two best score, the best groups, a mask of their experts, and of these the best, whose shares add up to a number."""
+    c, n, e = w.config, w.step.tokens, w.config.experts
+    groups, k = max(c.expert_groups, 1), c.top_k
+    chances = w.each("router chances", "sigmoid", scores, dtype="fp32")
+    w.tiny("router bias", "add_scalar", n * e)
+
+    def best(name: str, rows: int, cols: int, most: int, calls: int) -> None:
+        w.put(Sort("fp32", rows, cols, most), name, (), w.table(name, rows * most), 1, calls)
+
+    best("router best of a group", n * groups, e // groups, min(2, e // groups), 2)
+    w.put(Reduce("fp32", n * groups, 2, 1), "router groups", (), w.table("router groups", n * groups))
+    best("router best groups", n, groups, max(c.top_groups, 1), 1)
+    w.tiny("router groups kept", "fill", n * groups)
+    w.put(Index("fp32", n * max(c.top_groups, 1), 1, n * groups, "scatter"), "router groups picked", (),
+          w.table("router groups picked", n * groups))  # fmt: skip
+    w.tiny("router experts kept", "cast", n * e, "bool", calls=4)
+    w.tiny("router experts left out", "neg", n * e, "bool")
+    w.tiny("router experts masked", "masked_fill", n * e)
+    best("routing", n, e, k, 1)
+    picked = Tensor("router shares", out.axes, out.shape, "fp32")
+    places = w.table("router places", n * k, "int64")
+    chances = w.put(Index("fp32", n * k, 1, n * e), picked.name, (chances, places), picked)
+    whole = Tensor("router sum", out.axes[:-1], out.shape[:-1], "fp32")
+    w.put(Reduce("fp32", n, k, 1), whole.name, (chances,), whole)
+    whole = w.each("router sum eps", "add_scalar", whole, dtype="fp32")
+    chances = w.each("router shares of one", "div", chances, whole, inputs=1, extra=n * 4.0, dtype="fp32")
+    return w.each("router shares scaled", "mul_scalar", chances, out=out, dtype="fp32")
 
 
 def _expert_weights(w: Writer) -> tuple[Tensor, Tensor]:

@@ -6,11 +6,13 @@ Shape legend: b sequences, s query tokens, t key positions, h width, n = b s tok
 from __future__ import annotations
 
 from predictor.graph.tensor import WEIGHT, Tensor
-from predictor.models.built.rotary import wide_tables
+from predictor.models.built.masks import buckets, masks, ones
+from predictor.models.built.rotary import tables
 from predictor.models.built.writer import Writer
 from predictor.models.step import Step
 from predictor.ops.elementwise import Elementwise
 from predictor.ops.embedding import CrossEntropy, Embedding
+from predictor.ops.ordering import Index, Scan
 
 
 def embedding(w: Writer) -> tuple[Tensor, Tensor]:
@@ -23,18 +25,22 @@ def embedding(w: Writer) -> tuple[Tensor, Tensor]:
     if c.is_encoder_decoder:
         return _two_embeddings(w)
     width = c.embed_width or h
-    looked_up = 1 if c.position in ("rotary", "alibi") else 3
+    looked_up = 1 if c.position in ("rotary", "alibi") else 2 if w.today else 3
     x = _look_up(w, "token embedding", w.hidden("token embedding", width), c.vocab, "vocab", looked_up)
     if c.embed_width:
         x = w.linear("embedding", "embedding projection in", x, h, "hidden")
     if c.embed_scale:
         x = w.each("embedding scale", "mul_scalar", x)
     if c.type_vocab:
-        types = _look_up(w, "type embedding", w.hidden("type embedding"), c.type_vocab, "type", 3)
+        if w.today:  # of a batch that names none they are picked from a buffer
+            n = step.tokens
+            w.put(Index("int64", 1, n, n), "type ids", (), w.table("type ids", n, "int64"), calls=3)
+        calls = 1 if w.today else 3
+        types = _look_up(w, "type embedding", w.hidden("type embedding"), c.type_vocab, "type", calls)
         x = w.each("embedding type sum", "add", x, types)
     if c.position == "learned":
         w.scope = "position tables"
-        w.tiny("position ids", "fill", s, "int64", calls=3)
+        calls = _position_ids(w)
         w.scope = ""
         name = "embedding position sum"
         if c.model_type == "opt":  # it looks positions up for every sequence, the others once
@@ -42,12 +48,36 @@ def embedding(w: Writer) -> tuple[Tensor, Tensor]:
             x = w.each(name, "add", x, rows)
         else:
             rows = Tensor("position embedding", ("sequence", "hidden"), (s, h), w.act)
-            rows = _look_up(w, "position embedding", rows, c.position_rows, "position", 1)
+            rows = _look_up(w, "position embedding", rows, c.position_rows, "position", calls)
             x = w.each(name, "add", x, rows, inputs=1, extra=s * h * w.size)
     if c.embed_norm:
         x = w.norm("embedding norm", x)
     x = w.dropout("embedding dropout", x, c.embed_dropout)
     return x, x
+
+
+def _position_ids(w: Writer) -> int:
+    """Numbers of the positions that learned embeddings are looked up by, as each class makes them; and the calls of
+    that look-up. A buffer's take no kernel."""
+    s, n, kind = w.step.seq_len, w.step.tokens, w.config.model_type
+    if not w.today:
+        w.tiny("position ids", "fill", s, "int64", calls=3)
+        return 1
+    if kind == "bert":
+        return 1
+    if kind == "opt":  # counted in a mask of ones
+        t = w.step.batch * w.step.kv_len
+        w.tiny("position ones", "fill", t)
+        counted = w.table("position counts", t)
+        w.put(Scan("fp32", w.step.batch, w.step.kv_len), counted.name, (), counted)
+        w.tiny("position counts of tokens", "mul", t)
+        w.tiny("position ids", "add_scalar", t)
+        w.tiny("position ids in int64", "cast", t, "int64")
+        w.tiny("position ids after the offset", "add_scalar", n, "int64")
+        return 1
+    w.tiny("position ids", "fill", s, "int64")
+    w.tiny("position ids after the cache", "add_scalar", s, "int64")
+    return 2
 
 
 def _look_up(w: Writer, name: str, out: Tensor, rows: int, axis: str, calls: int) -> Tensor:
@@ -74,39 +104,18 @@ def _two_embeddings(w: Writer) -> tuple[Tensor, Tensor]:
     return outs[0], outs[-1]
 
 
-def masks(w: Writer) -> None:
+def made_once(w: Writer) -> None:
     """Masks and position tables that eager PyTorch makes once a pass."""
     c, step = w.config, w.step
-    b, s, t = step.batch, step.seq_len, step.kv_len
     w.scope = "mask tables"
-    if c.model_type == "bert" and step.attention == "math":  # fused, a batch without padding has no mask
-        w.tiny("mask ones", "fill", b * t, w.act, calls=6)
-        w.tiny("mask invert", "add_scalar", b * t, w.act)
-        w.tiny("mask scale", "mul_scalar", b * t, w.act)
-    elif c.model_type == "opt":
-        if step.attention == "math":
-            _opt_masks(w, b, s, t)
-        w.tiny("positions", "cumsum", b * s, "int64", count=5)
-    elif c.model_type in ("bloom", "mpt") or (c.position == "rotary" and step.attention == "math"):
-        _causal_mask(w, b, s, t)
+    masks(w)
+    if c.model_type == "opt" and not w.today:
+        w.tiny("positions", "cumsum", step.batch * step.seq_len, "int64", count=5)
     if c.position == "rotary":
-        _rotations(w, s, c.qk_rope_dim or c.rotary_dim or c.head_dim)
+        w.rotations = tables(w)
     if c.position == "alibi":
-        _slopes(w, b, t)
+        _slopes(w, step.batch, step.kv_len)
     w.scope = ""
-
-
-def _causal_mask(w: Writer, b: int, s: int, t: int) -> None:
-    """Which positions see which, and 0 or the lowest number for each (transformers 5.24, masking_utils.py,
-    eager_mask)."""
-    w.tiny("mask sequences", "fill", max(b, 1), "int64", count=2)
-    w.tiny("mask positions", "fill", t, "int64", count=2)
-    w.tiny("mask positions after the cache", "add_scalar", t, "int64", count=2)
-    w.tiny("causal mask", "max_scalar", s * t, "bool", calls=13)  # three axes for each of the four, and the comparison
-    w.tiny("mask values", "fill", 1, w.act, count=2)
-    w.tiny("causal mask fill", "where", b * s * t, w.act, calls=2)
-    if w.config.model_type == "mpt":
-        w.tiny("causal mask to bool", "cast", b * s * t, "bool")
 
 
 def _slopes(w: Writer, b: int, t: int) -> None:
@@ -126,51 +135,19 @@ def _slopes(w: Writer, b: int, t: int) -> None:
     w.tiny("alibi slopes", "cast", out=w.state("alibi slopes", batch=b, heads=c.heads, kv=t))
 
 
-def _rotations(w: Writer, s: int, dim: int) -> None:
-    """Cosines and sines of the angles of ``s`` positions, one row of ``dim`` for all sequences (transformers 5.24,
-    the forward of LlamaRotaryEmbedding in modeling_llama.py): position, frequency, both side by side, scaled."""
-    name, wide = "rotary table", w.size < 4
-    w.tiny("position ids", "fill", s, "int64")
-    w.tiny("position ids after the cache", "add_scalar", s, "int64")
-    w.tiny("rotary positions", "cast", s, "fp32", calls=3)
-    w.tiny("rotary frequencies", "cast", dim // 2, "fp32", count=int(wide))
-    w.tiny("rotary angles", "mul_scalar", s * dim // 2, "fp32")
-    angles = w.tiny(name, "copy", s * dim, "fp32")
-    both = []
-    for _ in range(2):
-        x = w.put(Elementwise("fp32", "exp", s * dim), name, (angles,), w.table(name, s * dim, "fp32"))
-        scale = Elementwise("fp32", "mul_scalar", s * dim)
-        both.append(w.put(scale, f"{name} scale", (x,), w.table(f"{name} scale", s * dim, "fp32")))
-    if wide and not wide_tables(w.config):
-        cast = Elementwise(w.act, "cast", s * dim, in_dtype="fp32")
-        both = [w.put(cast, f"{name} cast", (x,), w.table(f"{name} cast", s * dim)) for x in both]
-    w.rotations = both[0], both[1]
-
-
-def _opt_masks(w: Writer, b: int, s: int, t: int) -> None:
-    """OPT of transformers 4.28: a causal and a padding mask, both expanded to (b, 1, s, t)."""
-    ones = w.tiny("mask ones", "fill", b * t, w.act)
-    causal = w.tiny("causal fill", "fill", s * s, w.act)
-    positions = w.tiny("causal positions", "add_scalar", s, "int64", calls=3)
-    later = w.table("causal compare", s * s, "bool")
-    w.each("causal compare", "max_scalar", positions, out=later, inputs=0, extra=16.0 * s, dtype="bool")
-    out = w.table("causal masked fill", s * s)
-    causal = w.each("causal masked fill", "masked_fill", causal, later, out=out, inputs=1, extra=s * s)
-    full = b * s * t
-    padding = w.each("padding invert", "add_scalar", ones, out=w.table("padding invert", full), calls=5)
-    for part, mask in (("padding", padding), ("causal", causal)):
-        out = w.table(f"{part} to bool", full, "bool")
-        chosen = w.each(f"{part} to bool", "cast", mask, out=out, dtype="bool", in_dtype=w.act)
-        out = w.table(f"{part} masked fill", full)
-        w.each(f"{part} masked fill", "masked_fill", mask, chosen, out=out, inputs=1, extra=full, calls=2)
-
-
 def relative_bias(w: Writer, name: str, s: int, t: int) -> Tensor:
-    """T5's relative position bias: about a dozen kernels on (s, t) indices, a look-up, and the mask added."""
+    """T5's relative position bias: kernels on (s, t) indices and a look-up. What 2023's class adds the mask to at once,
+    today's adds to the scores apart from it."""
     c, b = w.config, w.step.batch
+    looked_up = Tensor(f"{name} position bias", ("sequence", "kv", "heads"), (s, t, c.heads), w.act)
+    decoder = name == "decoder"
+    if w.today:
+        buckets(w, name, s, t, decoder)
+        looked_up = _look_up(w, f"{name} position bias", looked_up, c.relative_buckets, "bucket", 3)
+        ones(w, name, t, decoder)
+        return looked_up
     w.tiny(f"{name} relative buckets", "add", s * t, "int64", count=8)
     w.tiny(f"{name} relative distance", "cast", s * t, "fp32", count=4)
-    looked_up = Tensor(f"{name} position bias", ("sequence", "kv", "heads"), (s, t, c.heads), w.act)
     looked_up = _look_up(w, f"{name} position bias", looked_up, c.relative_buckets, "bucket", 4)
     bias = Tensor(f"{name} bias mask", ("batch", "heads", "sequence", "kv"), (b, c.heads, s, t), w.act)
     mask = w.table("mask", b * s * t)

@@ -46,13 +46,14 @@ def llama4(r: Reader, config: ModelConfig) -> list[ModelConfig]:
     turned = listed or [int((i + 1) % every != 0) for i in range(config.layers)]
     sparse = r.indices("moe_layers") or tuple(range(config.sparse_step - 1, config.layers, config.sparse_step))
     dense = r.integer("intermediate_size_mlp", 16384)
+    tuned = bool(r.data.get("attn_temperature_tuning", True))
     config = replace(config, intermediate=dense, sparse_step=0, qk_norm_bare=True)
     layers = []
     for i, on in enumerate(turned):
         layer = config if i in sparse else replace(config, experts=0, top_k=0, shared_experts=0)
         layers.append(
             replace(layer, windows=(chunk,) if chunk else ()) if on
-            else replace(layer, position="none", qk_norm=False)
+            else replace(layer, position="none", qk_norm=False, tuned_queries=tuned)
         )  # fmt: skip
     return layers
 

@@ -100,6 +100,8 @@ def encoder_decoder(w: Writer, encoded: Tensor, x: Tensor) -> tuple[list[Block],
         encoded = encoder.dropout("encoder dropout", encoded, c.residual_dropout)
         blocks.append(encoder.block("encoder norm", 1, (before, encoded)))
     bias = heads.relative_bias(w, "decoder", step.seq_len, step.kv_len)
+    if w.today:  # of cross attention, zeros that all layers add
+        w.tiny("cross position bias", "fill", c.heads * step.seq_len * source, w.act)
     blocks.append(w.block("decoder positions"))
     for sparse, _, count in c.layer_groups():
         before, x = x, _layer(w, x, bias, sparse, encoded, source)
@@ -166,7 +168,7 @@ def build(config: ModelConfig, step: Step) -> Graph:
     x, encoded = heads.embedding(w)
     if config.head != "none":
         if not config.is_encoder_decoder:
-            heads.masks(w)
+            heads.made_once(w)
         blocks.append(w.block("embedding"))
     if config.is_encoder_decoder:
         stacks, x = encoder_decoder(w, encoded, x)

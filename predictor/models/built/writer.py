@@ -58,7 +58,7 @@ class Writer:
     """Collects the nodes of one block for ``config`` under ``step``."""
 
     __slots__ = (
-        "act", "axes", "config", "nodes", "rotations", "scope", "shape", "size", "step", "tied", "training",
+        "act", "axes", "config", "nodes", "rotations", "scope", "shape", "size", "step", "tied", "today", "training",
     )  # fmt: skip
 
     def __init__(self, config: ModelConfig, step: Step) -> None:
@@ -70,6 +70,8 @@ class Writer:
         self.act = step.act_dtype
         self.size = bytes_of(self.act)
         self.training = step.training
+        #: whether what runs is the class of today's release, kernel by kernel
+        self.today = bool(step.classes)
         #: the table of token embeddings where the head reads it, too
         self.tied: Tensor | None = None
         #: cosines and sines of every position, where the pass makes them
