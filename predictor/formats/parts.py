@@ -76,7 +76,7 @@ class Checkpoint:
 
     ``scheme``: the word of the parts of the layers, ``own``: the parts that have another, ``layers``:
     those of single layers beyond that, ``kv``: dtype of the KV cache ("": the engine's choice), ``method``: what the
-    file calls the scheme, ``trouble``: why that has no word, one line.
+    file calls the scheme, ``trouble``: why that has no word, one line, ``notes``: what an answer in it has to say.
     """
 
     scheme: str
@@ -85,6 +85,7 @@ class Checkpoint:
     kv: str = ""
     method: str = ""
     trouble: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def words(self) -> tuple[str, ...]:

@@ -54,12 +54,19 @@ def _format(node: Node, formats: Formats) -> Format | None:
     return form
 
 
+def _of_its_layer(node: Node, formats: Formats) -> Formats:
+    """The formats of a node of a recorded layer that stands alone, whose block has no number: by its weight's path."""
+    paths = [t.name.split(".") for t in node.inputs if t.role == WEIGHT] if formats.layers else []
+    numbers = [int(part) for path in paths for part in path if part.isdecimal()]
+    return formats.at(numbers[0]) if numbers else formats
+
+
 def _in_formats(block: Block, formats: Formats, tables: set[int]) -> tuple[Node, ...]:
     """The nodes of a block in their formats. ``tables``: ids of the weights that embeddings read, too, which stay."""
     nodes: list[Node] = []
     weights: dict[int, Tensor] = {}
     for node in block.nodes:
-        form = _format(node, formats)
+        form = _format(node, formats if block.layers else _of_its_layer(node, formats))
         if form is None:
             nodes.append(node)
             continue

@@ -200,7 +200,7 @@ def checkpoint_precision(checkpoint: Checkpoint, gpu: GPUSpec, unpacks: bool = T
         if instead != word
     )
     return Precision("+".join(dict.fromkeys(taken.values())), formats.linear.dtype, activation, activation, formats,
-                     notes)  # fmt: skip
+                     (*notes, *checkpoint.notes))  # fmt: skip
 
 
 def experts_as_they_are(numbers: Precision, name: str) -> Precision:

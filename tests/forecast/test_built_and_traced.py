@@ -230,10 +230,27 @@ def test_what_a_checkpoint_says_of_its_numbers_counts(folder: Path) -> None:
             assert (own.latency_s, own.memory.weights) == (named.latency_s, named.memory.weights)
             assert own.memory.weights < 0.75 * wide.memory.weights
             assert asked(f"traced:{quantized}", "decode", execution=engine).run.work.dtype_source == "checkpoint"
-    some = {"config_groups": {"a": {"targets": ["re:.*mlp.*"], "weights": {"type": "int", "num_bits": 4}}}}
+    some = {"config_groups": {"a": {"targets": ["re:.*linear_attn.*"], "weights": {"type": "int", "num_bits": 4}}}}
     path = config(folder, "seed_oss", attention_out_bias=False, quantization_config=some)
     with pytest.raises(RequestError, match=r"some layers have formats of their own.*--dtype overrides"):
         asked(f"traced:{path}", "decode")
+
+
+@pytest.mark.parametrize("prefix", ["model.layers", "model.language_model.layers"])
+def test_formats_by_part_and_by_layer_count_in_traced_types(prefix: str, folder: Path) -> None:
+    """The same layers as those of Llama: feed-forwards in 4 bits, of the first layer in 8, attention as it was."""
+
+    def said(layers: str) -> dict[str, Any]:
+        eight, four = ({"type": "int", "num_bits": bits} for bits in (8, 4))
+        first = {"targets": [f"re:{layers}.0.mlp.*"], "weights": eight}
+        return {"config_groups": {"a": first, "b": {"targets": ["re:.*mlp.*"], "weights": four}}}
+
+    llama = config(folder, "llama", quantization_config=said("model.layers"))
+    plain = {"attention_bias": False, "attention_out_bias": False}
+    other = config(folder, "seed_oss", **plain, quantization_config=said(prefix))
+    built, traced = (asked(name, "decode", execution="vllm").prediction for name in (llama, f"traced:{other}"))
+    assert traced.memory.weights == pytest.approx(built.memory.weights, rel=1e-3)
+    assert traced.latency_s == pytest.approx(built.latency_s, rel=0.1)
 
 
 def test_both_refuse_alike(folder: Path) -> None:

@@ -130,6 +130,7 @@ def test_schemes_of_every_kind_of_file() -> None:
     w8, w4 = {"num_bits": 8, "type": "float"}, {"num_bits": 4, "type": "float", "group_size": 16}
     for said, word in (
         ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8_block"),
+        ({"quant_method": "fp8", "weight_block_size": [64, 64]}, "fp8_block"),
         ({"quant_method": "fp8", "activation_scheme": "static"}, "fp8_static"),
         ({"quant_method": "gptq", "bits": 4, "group_size": 128}, "int4_wo"),
         ({"quant_method": "gptq", "bits": 4, "group_size": -1}, "int4_wo_row"),
@@ -207,6 +208,18 @@ def test_schemes_of_every_kind_of_file() -> None:
     bf16 = 2 * (128256 * 4096 + (32 * 2 + 1) * 4096)  # embedding and norms
     linear = 32 * (4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 14336) + 128256 * 4096  # the head, too
     assert predict(int4, "h100", **SERVED).memory.weights == pytest.approx(bf16 + linear * (4.5 / 8), rel=1e-12)
+
+
+def test_blocks_of_another_size_take_the_nearest_kernels_and_the_answer_says_so() -> None:
+    said = {"quant_method": "fp8", "weight_block_size": [64, 64]}
+    usual, other = (quantized("llama-3.1-8b", **{**said, "weight_block_size": size}) for size in ([128, 128], [64, 64]))
+    answers = [predict(model, "h100", **SERVED) for model in (usual, other)]
+    assert answers[0].latency_s == answers[1].latency_s
+    lines = [[note for note in answer.notes if "blocks" in note] for answer in answers]
+    assert lines == [[], ["The checkpoint's fp8 in blocks of 64 x 64 takes what blocks of 128 x 128 take."]]
+    for size in ([1, 32], [0, 128], "wide", [128]):
+        with pytest.raises(UnsupportedError, match=r"fp8 in blocks of .*nearest: fp8 in blocks"):
+            predict(quantized("llama-3.1-8b", quant_method="fp8", weight_block_size=size), "h100", **SERVED)
 
 
 def test_every_scheme_of_a_checkpoint_has_a_forecast_that_its_bytes_bound() -> None:

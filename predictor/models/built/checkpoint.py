@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from fnmatch import translate
 from typing import Any
 
-from predictor.errors import RequestError, SpecError, UnsupportedError, nearest
+from predictor.errors import RequestError, SpecError, UnsupportedError, nearest, printable
 from predictor.files.patterns import Pattern
-from predictor.files.records import dataclass
+from predictor.files.records import dataclass, replace
 from predictor.formats.parts import Checkpoint
 from predictor.formats.quantization import STATIC, integer_word
 from predictor.models.built.config import ModelConfig
@@ -104,7 +104,9 @@ def read_checkpoint(data: Mapping[str, Any], config: ModelConfig, where: str) ->
     line, which lists the known ones): only a run in the checkpoint's own format raises it.
     """
     rules = rules_of(data, where)
-    return rules if rules is None or isinstance(rules, Checkpoint) else _by_part(rules, config)
+    if rules is None or isinstance(rules, Checkpoint):
+        return rules
+    return replace(_by_part(rules, config), notes=_block_notes(data))
 
 
 def rules_of(data: Mapping[str, Any], where: str) -> Rules | Checkpoint | None:
@@ -198,13 +200,37 @@ def _unknown(value: object, where: str, known: Iterable[str] | None = None) -> U
     return UnsupportedError(f"{where}: {value!r} is no scheme that is known: expected one of {', '.join(known)}{tail}")
 
 
+#: Weights that share a scale where scales in fp32 add less than 0.4 % of the weights' bytes (32 bits for 1,024 of 8),
+#: and the most of one axis: chosen by hand, not from data.
+_FEW_SCALES, _LARGEST_BLOCK = 1024, 2**20
+
+
 def _fp8(said: Mapping[str, Any], where: str) -> str:
     block = said.get("weight_block_size")
     if block is None:
         return STATIC if said.get("activation_scheme") == "static" else "fp8"
-    if block != [128, 128]:
-        raise _unknown(f"fp8 in blocks of {block}", where, ("fp8 in blocks of [128, 128]", "fp8"))
+    return _blocks(block, where)
+
+
+def _blocks(block: Any, where: str) -> str:
+    """fp8 in blocks of any size whose scales are few: the nearest kernels are those of 128 x 128."""
+    sizes = block if isinstance(block, list) and len(block) == 2 else (0, 0)
+    if not all(isinstance(n, int) and 0 < n <= _LARGEST_BLOCK for n in sizes) or sizes[0] * sizes[1] < _FEW_SCALES:
+        raise _unknown(f"fp8 in blocks of {printable(str(block))[:40]}", where, ("fp8 in blocks of [128, 128]", "fp8"))
     return "fp8_block"
+
+
+def _block_notes(data: Mapping[str, Any]) -> tuple[str, ...]:
+    """A line where blocks of fp8 are of another size than their nearest kernels'."""
+    said = quantization_of(data)
+    groups = said[1].get("config_groups") if said is not None else None
+    weights = [each.get("weights") for each in groups.values()] if isinstance(groups, Mapping) else []
+    listed = [each.get("block_structure") for each in weights if isinstance(each, Mapping)]
+    sizes = [size for size in (*listed, said[1].get("weight_block_size") if said is not None else None) if size]
+    other = next((size for size in sizes if isinstance(size, list) and size != [128, 128]), None)
+    if other is None:
+        return ()
+    return (f"The checkpoint's fp8 in blocks of {other[0]} x {other[1]} takes what blocks of 128 x 128 take.",)
 
 
 def _integers(said: Mapping[str, Any], where: str) -> str:
@@ -422,9 +448,7 @@ def _group(group: Mapping[str, Any], where: str) -> str:
     kind, bits, size = weights.get("type"), weights.get("num_bits"), weights.get("group_size")
     with_inputs = None if inputs is None else (inputs.get("type"), inputs.get("num_bits"))
     if kind == "float" and bits == 8 and weights.get("strategy") == "block":
-        if weights.get("block_structure") not in (None, [128, 128]):
-            raise _unknown(f"fp8 in blocks of {weights.get('block_structure')}", where, ("[128, 128]",))
-        return "fp8_block"
+        return _blocks(weights.get("block_structure") or [128, 128], where)
     if kind == "int" and with_inputs is None and (bits != 8 or size):
         return _integer(bits, 0 if size is None else size, weights.get("symmetric") is False, where)
     if (kind, bits, with_inputs) == ("int", 4, ("float", 8)):
@@ -545,6 +569,11 @@ def _by_part(rules: Rules, config: ModelConfig) -> Checkpoint:
         }
         for i in range(config.layers)
     ]
+    return _voted(rules, layers)
+
+
+def _voted(rules: Rules, layers: list[dict[str, str]]) -> Checkpoint:
+    """The words of every part that most ``layers`` have, and those of layers that differ."""
     votes: dict[str, Counter[str]] = {}
     for layer in layers:
         for part, word in layer.items():
@@ -565,19 +594,35 @@ def _common(words: list[str]) -> str:
     return words[0] if len(set(words)) == 1 else ""
 
 
-#: Layers whose modules are looked at: the first two, which mixed stacks have otherwise, and one within. Chosen by hand,
-#: not from data.
-_SAMPLED_LAYERS = (0, 1, 7)
+#: Layers whose modules are looked at where a config does not say how many there are, and at most: chosen by hand, not
+#: from data.
+_UNSAID_LAYERS, _MOST_LAYERS = 128, 1000
+#: What stands before the number of a layer in the names of modules. Source: the classes of transformers 5, alone and in
+#: a model of images and text.
+_ANY_LAYERS = ("model.layers", "model.language_model.layers", "language_model.model.layers")
 
 
 def checkpoint_of_any(data: Mapping[str, Any], where: str) -> Checkpoint | None:
-    """The checkpoint of a config.json whose type no reader knows (`read_checkpoint` otherwise): one word for all linear
-    layers of the layers. Where some of these have words of their own, or stay as they were, that is its ``trouble``."""
+    """The checkpoint of a config.json whose type no reader knows (`read_checkpoint` otherwise), by the names that most
+    classes give the modules of a layer. Where layers have words of their own and none of these names has one, that is
+    its ``trouble``."""
     rules = rules_of(data, where)
     if rules is None or isinstance(rules, Checkpoint):
         return rules
-    names = [f"model.layers.{i}.{name}" for i in _SAMPLED_LAYERS for part in MODULES.values() for name in part]
-    if rules.single or any(rules.of(name) != rules.word for name in names):
+    inner = data.get("text_config")
+    said = (inner if isinstance(inner, Mapping) else data).get("num_hidden_layers")
+    count = said if isinstance(said, int) and 0 < said <= _MOST_LAYERS else _UNSAID_LAYERS
+    every = [_any_layers(rules, prefix, count) for prefix in _ANY_LAYERS]
+    layers = next((named for named in every if any(set(words.values()) != {rules.word} for words in named)), every[0])
+    if rules.single and all(set(words.values()) == {rules.word} for words in layers):
         trouble = f"{where}: some layers have formats of their own, and no reader knows this model_type"
         return Checkpoint("", method=rules.method, trouble=trouble)
-    return Checkpoint(rules.word, (("head", rules.word),) if rules.head else (), (), rules.kv, rules.method)
+    return replace(_voted(rules, layers), notes=_block_notes(data))
+
+
+def _any_layers(rules: Rules, prefix: str, count: int) -> list[dict[str, str]]:
+    """The words of the parts of ``count`` layers, by names that most classes have."""
+    return [
+        {part: _common([rules.of(f"{prefix}.{i}.{name}") for name in names]) for part, names in MODULES.items()}
+        for i in range(count)
+    ]
