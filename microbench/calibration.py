@@ -130,6 +130,11 @@ GROUPS = (
 )
 
 
+def reads(case: Case, target: Target) -> bool:
+    """Whether `tilecast calibrate` learns from rows of ``case``."""
+    return any(group.takes(case, target) for group in GROUPS)
+
+
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """What rows of a kind brought on boards left out: ``errors`` in % by rows (0: none), and the command of it."""

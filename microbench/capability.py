@@ -22,7 +22,8 @@ from predictor.ops import Gemm, Op
 _CPU_DTYPES = frozenset(("fp64", "fp32", "bf16", "fp16", "int8", "int32", "int64", "bool"))
 # First compute capability whose PyTorch kernels take the dtype on tensor cores. Source: CUDA Programming Guide, table
 # of input types of the tensor cores.
-_FIRST: dict[str, tuple[int, int]] = {"bf16": (8, 0), "tf32": (8, 0), "fp8": (8, 9), "nvfp4": (10, 0)}
+BF16 = (8, 0)
+_FIRST: dict[str, tuple[int, int]] = {"bf16": BF16, "tf32": (8, 0), "fp8": (8, 9), "nvfp4": (10, 0)}
 
 #: Width of a head that cuDNN's attention takes on every GPU that has it. Source: cuDNN's developer guide, scaled dot
 #: product attention; newer releases take more on Hopper.

@@ -21,6 +21,8 @@ from microbench.supervisor import BenchWorker, CaseOutcome
 
 #: Ranks of one job find each other within it: guards against hangs, chosen by hand, not from data.
 _JOIN = timedelta(seconds=120)
+#: A sample of a collective: long beside what ranks still begin apart. Chosen by hand, not from data.
+SAMPLE_S = 5e-3
 
 
 def free_port() -> int:
@@ -106,6 +108,7 @@ class Control:
         dist.init_process_group("nccl" if kind == "cuda" else "gloo", timeout=_JOIN)
         self.group = dist.new_group(backend="gloo", timeout=_JOIN)
         self.spreads: list[float] = []
+        self._token: Any = None
 
     def most(self, value: float) -> float:
         """The largest of all ranks' values; how far apart they are is kept."""
@@ -117,6 +120,14 @@ class Control:
         if low > 0:
             self.spreads.append(high / low - 1.0)
         return high
+
+    def line_up(self) -> None:
+        """Queues an all_reduce of one element on the device."""
+        import torch
+
+        if self._token is None:
+            self._token = torch.ones(1, device="cuda")
+        self._dist.all_reduce(self._token, self._dist.ReduceOp.MAX)
 
     def union(self, names: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(sorted({name for each in self.every(list(names)) for name in each}))
@@ -136,7 +147,8 @@ class Control:
 
 
 def agree(device: Any, control: Control) -> None:
-    """Has ``device`` answer with what all ranks agree on."""
+    """Has ``device`` answer with what all ranks agree on, and begin every time with them: behind a spin of one length
+    and an all_reduce of one element, which no rank leaves before the last has come."""
     batch, replays, cold, state, now = (
         device.time_batch, device.time_replays, device.time_cold, device.state, device.now
     )  # fmt: skip
@@ -146,6 +158,9 @@ def agree(device: Any, control: Control) -> None:
     device.queue_replays = lambda replay, count: _agreed(queue(replay, count), control)
     device.time_cold = lambda launch, repeats: [control.most(seconds) for seconds in cold(launch, repeats)]
     device.now = lambda: control.most(now())
+    if device.kind == "cuda":
+        spin_s = device.head_start_s
+        device.head_start_s, device.line_up = lambda: control.most(spin_s()), control.line_up
 
     def agreed() -> Any:
         measured = state()
@@ -156,6 +171,17 @@ def agree(device: Any, control: Control) -> None:
 
 def _agreed(seconds: Callable[[], float], control: Control) -> Callable[[], float]:
     return lambda: control.most(seconds())
+
+
+def _nccl() -> str:
+    """ "2.27.3", as PyTorch was linked with; "unknown" for a build that does not say."""
+    import torch
+
+    try:
+        version = torch.cuda.nccl.version()
+    except (AttributeError, RuntimeError):
+        return "unknown"
+    return ".".join(str(part) for part in version)
 
 
 class RankMeasurer:
@@ -169,11 +195,12 @@ class RankMeasurer:
         global _control
         _control = self.control
         agree(device, self.control)
-        self._measurer = Measurer(device, Settings(**{**settings, "profile": False}))
+        self._measurer = Measurer(device, Settings(**{"sample_s": SAMPLE_S, **settings, "profile": False}))
+        self._library = f"nccl {_nccl()}" if device.kind == "cuda" else "gloo"
 
     def measure(self, case: Case, samples_s: float | None = None) -> dict[str, Any]:
         self.control.spreads.clear()
-        row = self._measurer.measure(case, samples_s, {})
+        row = self._measurer.measure(case, samples_s, {}) | {"library": self._library}
         if self.control.spreads:
             row["rank_spread"] = statistics.median(self.control.spreads)
         return row

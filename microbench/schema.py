@@ -35,7 +35,7 @@ HARNESS: tuple[SchemaColumn, ...] = (
     SchemaColumn("gpu_s", "float", "s", "sustained: GPU time of the samples"),
     SchemaColumn("clock_drift", "float", "", "sustained: SM clock after the samples over that before, less 1"),
     SchemaColumn("rank_spread", "float", "", "collectives: slowest rank over the quickest, less 1"),
-    SchemaColumn("library", "text", "", "serving kernels: the library whose kernel ran, and its version"),
+    SchemaColumn("library", "text", "", "serving kernels, collectives: the library whose kernel ran, and its version"),
     SchemaColumn(
         "network", "text", "", "collectives over several nodes: the cards between them, as the host names them"
     ),

@@ -16,7 +16,8 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from microbench.capability import Target, copies, held_bytes, refusal
+from microbench import calibration
+from microbench.capability import BF16, Target, copies, held_bytes, refusal
 from microbench.case import Case, op_from
 from microbench.launchers import LAUNCHERS
 from microbench.own_ops import KNOWN
@@ -38,6 +39,8 @@ MOST_BYTES = {"cuda": 2.0**36, "cpu": 2.0**28}
 _SLOW_START = ("optimizer",)
 #: Cases of a launcher among which its first is chosen: so many, by hand, not from data.
 _FEW = 8
+#: Where bf16 runs at the rate of fp16, rows of one say what rows of the other do, and nothing reads the other's.
+_SAME = "fp16, whose products take as long as those of bf16: --dtypes fp16 asks for it"
 #: A call that is expected to be shorter is not measured under load: a board's power limit does not hold it. Chosen by
 #: hand, not from data.
 _SUSTAINED_CALL_S = 4e-5
@@ -45,7 +48,7 @@ _GROUP_KEYS = frozenset(
     ("name", "op", "dtypes", "fields", "axes", "options", "points", "timed", "device", "longest_call_s", "turns")
 )
 #: (cache, protocol, share of the shapes) of a group that names none: chosen by hand, not from data.
-_DEFAULT_TIMED = [["warm", "cuda_graph", 1.0], ["cold", "eager_events", 0.35], ["warm", "eager_events", 0.15]]
+_DEFAULT_TIMED = [["warm", "cuda_graph", 1.0], ["cold", "eager_events", 0.1], ["warm", "eager_events", 0.35]]
 
 
 @dataclass(slots=True)
@@ -93,8 +96,24 @@ def build(
         except (TypeError, ValueError, LookupError, ZeroDivisionError, AttributeError, OverflowError) as error:
             raise SpecError(f"the sweep {path} makes no cases: {type(error).__name__}: {error}") from None
         queues.append((weight, cases))
-    plan.cases = _weave(queues, target)
+    plan.cases = _read_first(_weave(queues, target), target, len([cases for _, cases in queues if cases]))
     return plan
+
+
+#: Of the plan's cases, as long as there are any, those that `tilecast calibrate` reads. Chosen by hand, not from data.
+READ_SHARE = 0.6
+
+
+def _read_first(cases: list[Case], target: Target, first_round: int) -> list[Case]:
+    """``cases`` behind the first of every operator, `READ_SHARE` of them such as a calibration reads: an hour's rows
+    are worth most where a forecast narrows by them."""
+    kinds: tuple[list[Case], list[Case]] = ([], [])
+    for case in cases[first_round:]:
+        kinds[calibration.reads(case, target)].append(case)
+    others, read = kinds
+    keyed = [((place + 0.5) / READ_SHARE, case) for place, case in enumerate(read)]
+    keyed += [((place + 0.5) / (1.0 - READ_SHARE), case) for place, case in enumerate(others)]
+    return cases[:first_round] + [case for _, case in sorted(keyed, key=lambda entry: entry[0])]
 
 
 def _weave(queues: Iterable[tuple[float, list[Case]]], target: Target) -> list[Case]:
@@ -153,6 +172,9 @@ def _group_cases(
     longest = float(group.get("longest_call_s", LONGEST_CALL_S[target.kind]))
     for dtype in group["dtypes"]:
         if kinds is not None and dtype not in kinds:
+            continue
+        if kinds is None and dtype == "fp16" and "bf16" in group["dtypes"] and target.capability >= BF16:
+            plan.left_out[_SAME] = plan.left_out.get(_SAME, 0) + int(group.get("points", 1))
             continue
         for number, cells in enumerate(_shapes(group)):
             op = op_from({"op": group.get("op", launcher), "dtype": canonical(dtype), **cells})

@@ -1,7 +1,9 @@
 """`microbench first-run`: the first session on a machine, in the order in which its mistakes are cheap.
 
 doctor, the launch overhead, one case of every stratum, names of kernels on and off and burst and long run side by side,
-a collection that is killed and gone on with, then the collection itself until the budget ends. Run again it goes on.
+a collection that is killed and gone on with, the rows that `tilecast calibrate` reads, then the collection itself, and
+a set of estimators adapted to the machine: its error on rows kept aside, a forecast, the next command. All of it is in
+the budget. Run again it goes on.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from microbench import arguments as words
-from microbench import doctor, sweep
+from microbench import ceilings, doctor, sweep
 from microbench.capability import Target, target_of
 from microbench.case import Case
 from microbench.collect import Collection, visible
@@ -28,15 +30,21 @@ from microbench.dataset import read
 from microbench.request import CollectionRequest
 from microbench.storage import make_folder, write_atomic
 from microbench.supervisor import BenchWorker
+from predictor.data import dataset
+from predictor.data.importers import microbench as importer
 from predictor.data.schema import CUDA_GRAPH, SUSTAINED
 from predictor.errors import RequestError, TilecastError
 from predictor.files.commands import check_working_folder
 
 #: Shares of the budget of the strata and of the rehearsal of a kill; what is left is the collection's. Chosen by hand,
 #: not from data.
-_STRATA_SHARE, _KILL_SHARE = 0.35, 0.12
+_STRATA_SHARE, _KILL_SHARE, _CALIBRATION_SHARE = 0.2, 0.1, 0.6
+#: Rows of an estimator to calibrate with; of all, one in so many is kept aside; what the end of the session takes at
+#: most, and its share of a short budget. Chosen by hand, not from data.
+_ROWS, _ASIDE = 48, 5
+_END_S, _END_SHARE = 75.0, 0.2
 _OVERHEAD_S = 3.0
-NOTES = "first-run.json"
+NOTES, FOLDER = "first-run.json", "first-run"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +66,9 @@ def run(arguments: argparse.Namespace) -> int:
     session = Session(arguments)
     steps: list[tuple[str, Callable[[], dict[str, Any]]]] = [
         ("doctor", session.doctor), ("launch overhead", session.overhead), ("strata", session.strata),
-        ("side by side", session.side_by_side), ("kill and resume", session.kill), ("collection", session.collection),
+        ("side by side", session.side_by_side), ("kill and resume", session.kill),
+        ("rows to calibrate with", session.calibration), ("collection", session.collection),
+        ("calibrated set", session.calibrated),
     ]  # fmt: skip
     for number, (name, step) in enumerate(steps, start=1):
         print(f"[{number}/{len(steps)}] {name}", flush=True)
@@ -86,7 +96,8 @@ class Session:
         self.target: Target | None = None
 
     def _left_s(self) -> float:
-        return max(5.0, self.arguments.budget - (time.monotonic() - self.begin))
+        end_s = min(_END_S, _END_SHARE * self.arguments.budget)
+        return max(5.0, self.arguments.budget - end_s - (time.monotonic() - self.begin))
 
     def _request(self, budget_s: float | None, **more: Any) -> CollectionRequest:
         a = self.arguments
@@ -172,10 +183,8 @@ class Session:
             sys.executable, "-m", "microbench", "collect", "--device", a.device, "--threads", str(a.threads),
             "--budget", f"{budget_s:.0f}s", "--out", str(a.out), "--sweeps", str(a.sweeps), "--tracking-uri", "off",
         ]  # fmt: skip
-        root = str(Path(__file__).resolve().parents[2])
-        path = os.pathsep.join(part for part in (root, os.environ.get("PYTHONPATH", "")) if part)
         before = _rows(a.out)
-        process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.DEVNULL,
+        process = subprocess.Popen(command, env=_environment(), stdout=subprocess.DEVNULL,
                                    stderr=subprocess.DEVNULL)  # fmt: skip
         until = time.monotonic() + budget_s
         while time.monotonic() < until and process.poll() is None and len(_rows(a.out)) <= len(before):
@@ -183,16 +192,66 @@ class Session:
         process.send_signal(signal.SIGKILL)
         process.wait()
         killed = _rows(a.out)
-        Collection(self._request(None, max_cases=1)).run()  # goes on: files the journal
+        Collection(self._request(min(budget_s, self._left_s()), max_cases=1)).run()  # goes on: files the journal
         after = _rows(a.out)
         lost = [case for case in {**before, **killed} if after.get(case) != {**before, **killed}[case]]
         if lost:
             raise TilecastError(f"{len(lost)} rows were lost by a kill: do not collect; case {lost[0]}")
         return {"rows before": len(before), "when it was killed": len(killed), "after": len(after), "lost": 0}
 
+    def calibration(self) -> dict[str, Any]:
+        """The cases of `plan --calibration`, as many as there is time for: every beginning of them is balanced."""
+        done = Collection(self._request(_CALIBRATION_SHARE * self._left_s(), calibration_rows=_ROWS)).run()
+        return {"rows": done.new_rows, "failures": done.new_failures, "left": done.left}
+
+    def calibrated(self) -> dict[str, Any]:
+        """The shipped set adapted by four rows of five, and what it says of the fifth."""
+        if self.target is None:
+            raise TilecastError("no device was opened")
+        gpu, folder = self.target.id, self.arguments.out / FOLDER
+        result = importer.run(self.arguments.out)
+        frame = result.frame[result.frame["gpu"].astype(str) == gpu].reset_index(drop=True)
+        aside = [place % _ASIDE == _ASIDE - 1 for place in range(len(frame))]
+        make_folder(folder)
+        for name, rows in (("kept-aside", frame[aside]), ("rows", frame[[not kept for kept in aside]])):
+            dataset.write(rows.reset_index(drop=True), folder / f"{name}.parquet", result.about())
+        adapted = _tilecast("calibrate", "--gpu", gpu, "--data", folder / "rows.parquet", "--out", folder / "set",
+                            "--tracking-uri", "off", "--json")  # fmt: skip
+        errors = []
+        for artifacts in ([], ["--artifacts", folder / "set"]):
+            told = _tilecast("evaluate", "kernels", folder / "kept-aside.parquet", *artifacts, "--json")
+            errors.append(f"{told['median_ape_pct']:.1f} %")
+        device = self.arguments.out / gpu / ceilings.DEVICE_FILE
+        asked = ("--model", "gpt2", "--gpu", device if device.is_file() else gpu, "--dtype", "fp32", "--artifacts",
+                 folder / "set")  # fmt: skip
+        forecast = _tilecast("predict", *asked, "--json")
+        return {
+            "rows": ", ".join(f"{name} {adapted['rows'][name]}" for name in adapted["scalars"]) or "none that helped",
+            "median error on rows kept aside": f"{errors[0]} before, {errors[1]} after",
+            "forecast of gpt2": f"{forecast['latency_ms']:.4g} ms",
+            "next": f"predict {' '.join(str(word) for word in asked)}",
+        }  # fmt: skip
+
     def collection(self) -> dict[str, Any]:
         done = Collection(self._request(self._left_s())).run()
         return {"rows": done.new_rows, "in all": done.rows, "failures": done.new_failures, "left": done.left}
+
+
+def _tilecast(*words: object) -> dict[str, Any]:
+    """What a command of `tilecast` says as JSON. Raises TilecastError with its line."""
+    command = [sys.executable, "-m", "tilecast", *(str(word) for word in words)]
+    done = subprocess.run(command, env=_environment(), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise TilecastError(f"tilecast {words[0]}: {(done.stderr.strip().splitlines() or ['ended early'])[-1]}")
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def _environment() -> dict[str, str]:
+    """This process's, with this checkout importable."""
+    root = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(part for part in (root, os.environ.get("PYTHONPATH", "")) if part)
+    return {**os.environ, "PYTHONPATH": path}
 
 
 def _rows(out: Path) -> dict[str, float]:

@@ -42,6 +42,7 @@ class BenchDevice(ABC):
     id: str = ""
     cache_bytes: int = 0
     protocols: tuple[str, ...] = ("eager_events",)
+    line_up: Launch | None = None  # of a rank: queues what ends on all ranks at once, before a time begins
     profiled_apart: bool = False  # whether a look at kernels' names disturbs every later time of the process
 
     def __init__(self) -> None:

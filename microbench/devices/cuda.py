@@ -71,7 +71,7 @@ class CudaDevice(BenchDevice):
 
     def time_batch(self, launch: Launch, launches: int) -> float:
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
+        self._begin(begin)
         for _ in range(launches):
             launch()
         end.record()
@@ -81,7 +81,17 @@ class CudaDevice(BenchDevice):
     def _head_start(self) -> None:
         """Keeps the GPU busy while the host queues the next launch."""
         if self._sleep is not None:
-            self._sleep(int(min(max(_HEAD_START_CLOCKS, 2 * self._host_s * _CLOCKS_A_SECOND), _MOST_CLOCKS)))
+            self._sleep(int(min(max(_HEAD_START_CLOCKS, 2 * self.head_start_s() * _CLOCKS_A_SECOND), _MOST_CLOCKS)))
+
+    def head_start_s(self) -> float:
+        """What the host needs to queue a launch, by the last; ranks agree on one."""
+        return self._host_s
+
+    def _begin(self, begin: torch.cuda.Event) -> None:
+        """Where a time begins: on a rank behind what all ranks reach together, so that none waits for another in it."""
+        if self.line_up is not None:
+            self.line_up()
+        begin.record()
 
     def _queued(self, launch: Launch) -> None:
         begin = time.perf_counter()
@@ -98,7 +108,7 @@ class CudaDevice(BenchDevice):
     def _replayed(self, replay: Launch, replays: int) -> Callable[[], float]:
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         self._head_start()
-        begin.record()
+        self._begin(begin)
         for _ in range(replays):
             self._queued(replay)
         end.record()
@@ -118,7 +128,7 @@ class CudaDevice(BenchDevice):
             self._head_start()
             self._flush_buffer.add_(1)
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            begin.record()
+            self._begin(begin)
             self._queued(launch)
             end.record()
             pairs.append((begin, end))

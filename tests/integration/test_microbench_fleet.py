@@ -160,8 +160,13 @@ def test_the_first_session_goes_through_its_steps_and_loses_nothing(tmp_path: Pa
     words = ("first-run", "--device", "cpu", "--threads", 1, "--budget", "480s", "--sweeps", sweeps, "--out", out)
     done = microbench(*words)
     notes = json.loads((out / "first-run.json").read_text())
-    steps = ["doctor", "launch overhead", "strata", "side by side", "kill and resume", "collection"]
+    steps = ["doctor", "launch overhead", "strata", "side by side", "kill and resume", "rows to calibrate with",
+             "collection", "calibrated set"]  # fmt: skip
     assert list(notes) == steps and not [step for step in steps if "failed" in notes[step]]
     assert notes["kill and resume"]["lost"] == 0 and notes["strata"]["rows"] >= notes["strata"]["strata"] == 6
     assert notes["collection"]["left"] == 0
-    assert f"[{len(steps)}/{len(steps)}] collection" in done.stdout and report(out)["valid"]
+    assert f"[{len(steps)}/{len(steps)}] calibrated set" in done.stdout and report(out)["valid"]
+    ended = notes["calibrated set"]
+    assert re.fullmatch(r"[\d.]+ % before, [\d.]+ % after", ended["median error on rows kept aside"])
+    assert ended["forecast of gpt2"].endswith(" ms") and (out / "first-run" / "set" / "manifest.json").is_file()
+    assert ended["next"].startswith("predict --model gpt2 --gpu ") and "--artifacts" in ended["next"]

@@ -17,6 +17,7 @@ import pytest
 from microbench_cases import CASE, CPU, GPU, plan, plan_of, row_of, softmax
 
 from microbench import boards, capability, environment, nvml, stopping, storage, sweep, workload
+from microbench.calibration import reads
 from microbench.case import Case, op_from
 from microbench.own_ops import Ceiling
 from microbench.writer import FAILURES, JOURNAL, MEASUREMENTS, OpFolder, read_parquet, read_rows, to_parquet
@@ -211,8 +212,10 @@ def test_every_beginning_of_a_plan_is_balanced() -> None:
             launchers = Counter(case.launcher for case in cases[:n])
             assert len(launchers) >= least
             assert launchers["gemm"] < 0.4 * n
-            dtypes = Counter(case.op.dtype for case in cases[:n] if case.launcher == "gemm")
-            assert max(dtypes.values()) < 4 * min(dtypes.values())
+            products = [case for case in cases[:n] if case.launcher == "gemm"]
+            read, others = (Counter(c.op.dtype for c in products if reads(c, target) == told) for told in (True, False))
+            assert max(read.values()) < 4 * min(read.values())  # what calibrate reads comes more often
+            assert max(others.values()) < 0.6 * others.total() and {*read, *others} >= {"bf16", "fp32"}
             sizes = sorted(case.op.flops() for case in cases[:n] if case.launcher == "gemm")
             assert sizes[len(sizes) * 3 // 4] > 5 * sizes[len(sizes) // 4]
 
@@ -277,7 +280,7 @@ def test_a_wrong_sweep_is_one_line(tmp_path: Path, text: str, said: str) -> None
         (CASE, replace(GPU, capability=(7, 5)), "no bf16"),
         (replace(CASE, protocol="cuda_graph"), CPU, "no protocol"),
         (Case("tile", CASE.op), replace(GPU, triton=False), "Triton"),
-        (Case("gemm", CASE.op, (("impl", "grouped_mm"),)), replace(GPU, capability=(8, 0)), "9.0"),
+        (Case("gemm", CASE.op, (("impl", "grouped_mm"),)), replace(GPU, capability=(8, 0), torch=(2, 8)), "9.0"),
         (CASE, GPU, ""),
     ],
 )

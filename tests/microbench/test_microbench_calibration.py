@@ -14,6 +14,7 @@ from microbench import calibration
 from microbench.calibration import GROUPS, choose, in_turns
 from microbench.capability import gpu_target
 from microbench.cli import main
+from microbench.sweep import build
 from predictor.data.sampling import cells, one_of_each, spread_out
 from predictor.errors import RequestError
 from predictor.hardware.gpu import load_gpu
@@ -39,6 +40,22 @@ def test_every_estimator_gets_its_rows_from_the_sweeps_cases() -> None:
     assert [case.id for case in again] == [case.id for case in picked]
 
 
+def test_most_of_an_hours_rows_are_such_as_calibrate_reads() -> None:
+    plan = cases.plan_of(cases.GPU)
+    for many in (300, 1000, 3000):
+        share = sum(calibration.reads(case, cases.GPU) for case in plan[:many]) / many
+        assert share >= 0.55, many
+    assert sum(case.cache == "cold" for case in plan) < 0.1 * len(plan)
+
+
+def test_rows_of_fp16_are_measured_where_nothing_stands_in_or_they_are_asked_for() -> None:
+    plan = cases.plan_of(cases.GPU)
+    assert not [case for case in plan if case.op.dtype == "fp16" and case.launcher in ("gemm", "attention", "tile")]
+    assert {case.op.dtype for case in build(cases.GPU, ("gemm",), ("fp16",)).cases} == {"fp16"}
+    old = build(gpu_target(load_gpu("v100-pcie-32gb")), ("gemm",)).cases
+    assert {case.op.dtype for case in old} == {"fp16", "fp32"}
+
+
 def test_the_beginning_is_balanced_and_shapes_span_the_sweep() -> None:
     all_cases = cases.plan_of(cases.GPU)
     picked = in_turns(choose(all_cases, cases.GPU, 32))
@@ -57,8 +74,6 @@ def test_the_beginning_is_balanced_and_shapes_span_the_sweep() -> None:
 
 def test_a_board_without_tensor_cores_gets_fp32_alone_and_a_processor_long_calls() -> None:
     old = gpu_target(load_gpu("p100-pcie-16gb"))
-    from microbench.sweep import build
-
     chosen = choose(build(old).cases, old, 16)
     assert {group.estimator for group in chosen} == {"fp32-gemm", "memory-bound"}
     for group, own in choose(cases.plan_of(cases.CPU), cases.CPU, 16).items():

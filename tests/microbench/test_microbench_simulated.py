@@ -21,7 +21,7 @@ from microbench.launchers.base import IllegalCase  # noqa: E402
 from microbench.measure import Measurer  # noqa: E402
 from microbench.timing import Settings  # noqa: E402
 from predictor.data.schema import SUSTAINED  # noqa: E402
-from predictor.ops import Attention, Elementwise, Gemm, MoE, Softmax  # noqa: E402
+from predictor.ops import Attention, Collective, Elementwise, Gemm, MoE, Softmax  # noqa: E402
 
 SMALL = Case("softmax", Softmax("fp32", 8, 64), (), "warm", "cuda_graph")
 
@@ -93,6 +93,47 @@ def test_a_rotation_finds_its_weights_in_memory(case: Case) -> None:
         assert rows["rotating"]["latency_ms"] == pytest.approx(law_ms, rel=0.02)
     finally:
         done.remove()
+
+
+class Peer:
+    """Another rank, which comes ``late_s`` after this one to the first collective of a time."""
+
+    def __init__(self, installed: simulated_cuda.Installed, late_s: float) -> None:
+        self.runtime, self.late_s, self.met, self.met_first = installed.runtime, late_s, False, 0
+
+    def meet(self) -> None:
+        """A collective: it ends when both are there."""
+        wait_s = 0.0 if self.met else self.late_s
+        self.met = True
+        self.runtime.launch(simulated_cuda.Kernel("all_reduce", fixed_s=1e-5 + wait_s))
+
+    def most(self, value: float) -> float:
+        self.met = False  # a time ends, and the ranks part
+        return value
+
+    def line_up(self) -> None:
+        self.met_first += 1
+        self.meet()
+
+    def union(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        return names
+
+
+def test_what_a_rank_waits_for_another_is_in_no_time(installed: simulated_cuda.Installed) -> None:
+    from microbench.ranks import SAMPLE_S, agree
+
+    device, measurer = opened(Settings(sample_s=SAMPLE_S, case_s=0.1))
+    peer = Peer(installed, 2e-3)
+    agree(device, peer)  # type: ignore[arg-type]
+    case = Case("collective", Collective("bf16", "all_reduce", 4096, 2), (), "warm", "eager_events")
+    timing = measurer._timer.time(case, peer.meet)
+    middle = sorted(timing.rule.samples)[len(timing.rule.samples) // 2]
+    assert peer.met_first > len(timing.rule.samples) and middle * timing.launches >= 0.9 * SAMPLE_S
+    assert middle == pytest.approx(1.15e-5, rel=0.05)
+    met = peer.met_first
+    device.time_replays(device.capture(peer.meet, 2), 1)
+    device.time_cold(peer.meet, 3)
+    assert peer.met_first == met + 4
 
 
 def test_what_holds_no_weights_is_not_rotated(installed: simulated_cuda.Installed) -> None:
