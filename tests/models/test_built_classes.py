@@ -115,6 +115,13 @@ def test_rotary_positions_turn_as_each_class_turns_them() -> None:
     assert turned("llama-3.1-8b", "layer") == {"mul": 2, "neg": 1, "copy": 1, "add": 1}
 
 
+@pytest.mark.parametrize("act", ["fp32", "bf16"])
+@pytest.mark.parametrize("model", ["switch-base-8", "qwen3_vl_text", "llama-3.1-8b"])
+def test_every_node_is_a_kernel(model: str, act: str) -> None:
+    """One that never ran would have no time, for which an interval asks all the same."""
+    assert all(node.count for block in graph_of(model, act=act).blocks for node in block.nodes)
+
+
 def test_positions_of_three_axes_have_three_angles() -> None:
     graph = graph_of("qwen3_vl_text", act="bf16", attention="flash")
     (angles,) = [node for node in nodes(graph, "embedding") if node.name == "rotary angles"]

@@ -112,7 +112,8 @@ def ones(w: Writer, name: str, t: int, decoder: bool = False) -> None:
         if decoder:
             w.tiny(f"{name} ones to bool", "cast", b * t, "bool")
         else:
-            w.tiny(f"{name} ones in numbers", "cast", b * t, w.act, count=int(w.size < 4), calls=3)
+            if w.size < 4:
+                w.tiny(f"{name} ones in numbers", "cast", b * t, w.act, calls=3)
             w.tiny(f"{name} mask invert", "add_scalar", b * t, w.act)
             w.tiny(f"{name} mask scale", "mul_scalar", b * t, w.act)
     if w.today and decoder and w.step.attention == "math":

@@ -73,7 +73,8 @@ def _tables(w: Writer, s: int, dim: int) -> tuple[Tensor, Tensor]:
     name, wide = "rotary table", w.size < 4
     width = dim // 2 if w.today and w.config.model_type in _HALVES else dim
     w.tiny("rotary positions", "cast", s, "fp32", calls=3)
-    w.tiny("rotary frequencies", "cast", dim // 2, "fp32", count=int(wide))
+    if wide:
+        w.tiny("rotary frequencies", "cast", dim // 2, "fp32")
     angles = w.tiny("rotary angles", "mul_scalar", s * dim // 2, "fp32")
     if width == dim:
         angles = w.tiny(name, "copy", s * dim, "fp32")
@@ -91,7 +92,8 @@ def _three_axes(w: Writer, dim: int) -> tuple[Tensor, Tensor]:
     modeling_qwen3_vl.py)."""
     n, name = w.step.tokens, "rotary table"
     w.tiny("rotary positions", "cast", 3 * n, "fp32", calls=7)
-    w.tiny("rotary frequencies", "cast", dim // 2, "fp32", count=int(w.size < 4))
+    if w.size < 4:
+        w.tiny("rotary frequencies", "cast", dim // 2, "fp32")
     angles = w.tiny("rotary angles", "mul_scalar", 3 * n * dim // 2, "fp32")
     each = []
     for _ in range(2):
