@@ -67,6 +67,21 @@ def test_tokens_that_choose_zero_experts_pass_none() -> None:
     assert source.module.model.layers[0].mlp.experts.gate_up_proj.shape == (8, 64, 64)
 
 
+def test_a_language_model_without_a_class_is_made_in_that_of_its_images() -> None:
+    """Step-3.5, whose class is that of Step-3.7 with images; its experts loop over what `nonzero` finds."""
+    data = {
+        "model_type": "step3p5", "architectures": ["Step3p5ForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 300, "sliding_window": 32,
+        "intermediate_size": 128, "moe_intermediate_size": 32, "n_routed_experts": 8, "num_experts_per_tok": 2,
+        "share_expert_dim": 32, "layer_types": ["full_attention", "sliding_attention"],
+        "mlp_layer_types": ["dense", "sparse"],
+    }  # fmt: skip
+    source = traced_config(data, "small", "config.json").source
+    experts = [node.op for node, _ in source.record(DECODE, None).graph.nodes() if isinstance(node.op, MoE)]
+    assert [(op.top_k, op.experts) for op in experts] == [(2, 8)]
+    assert not any("vision" in name for name, _ in source.module.named_parameters())
+
+
 def test_two_stacks_inside_a_model_of_images_decode() -> None:
     """Florence 2: the width of what its encoder made is that of the language model inside."""
     text = {

@@ -6,14 +6,15 @@ operator, forward (`predictor.ops.MoE`: tokens by expert, two grouped products w
 backward (the gradients of both products).
 
 Classes that run experts one after the other, each on the rows that `nonzero` finds for it (Switch), are recorded with
-rows as even routing has them: every expert is hit, by as many tokens of a sequence as its capacity leaves. LongCat's,
-which loop as well, are recorded as the kernel family that engines run them with.
+rows as even routing has them: every expert is hit, by as many tokens of a sequence as its capacity leaves. LongCat's and
+Step's, which loop as well, are recorded as the kernel family that engines run them with.
 
 Shape legend: n tokens, h width, k experts a token, e experts, f their width.
 """
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -27,6 +28,8 @@ from predictor.models.traced.recorder import Recorder
 #: Name under which transformers knows the experts that are noted as one kernel, and of the calls that are noted.
 EXPERTS, BACKWARD = "tilecast", "fused_experts_backward"
 FORWARD = "fused_experts"
+#: Classes of experts in a loop that were made (`note_loops`).
+_LOOPING: list[type] = []
 
 
 def register_experts() -> None:
@@ -59,7 +62,7 @@ def _run(module: Any, x: Any, chosen: Any, shares: Any) -> Any:
 def loops() -> list[tuple[Any, str, Callable[..., Any]]]:
     """Where transformers has them loaded: classes whose results are as large as numbers say, each with a method and
     what that is while recording."""
-    loaded: list[tuple[Any, str, Callable[..., Any]]] = []
+    loaded: list[tuple[Any, str, Callable[..., Any]]] = [(each, "forward", _all_at_once) for each in _LOOPING]
     if (switch := _loaded("switch_transformers")) is not None:
         layer, experts = switch.SwitchTransformersSparseMLP, switch.SwitchTransformersExperts
         loaded += [(layer, "forward", _with_rows(layer.forward)), (experts, "forward", _one_by_one)]
@@ -69,6 +72,25 @@ def loops() -> list[tuple[Any, str, Callable[..., Any]]]:
         indexer = glm.Glm5NextTextIndexer
         loaded.append((indexer, "get_pooled_states", _with_all_pools(indexer.get_pooled_states)))
     return loaded
+
+
+def note_loops(model: Any) -> None:
+    """Has `loops` list the classes of ``model`` that keep the matrices of all experts in two parameters and yet ask for
+    no implementation by name (Step-3.7)."""
+    for part in model.modules():
+        matrices = [getattr(part, name, None) for name in ("gate_up_proj", "down_proj")]
+        stacked = all(isinstance(each, torch.nn.Parameter) and each.dim() == 3 for each in matrices)
+        if stacked and not hasattr(part, "has_gate") and type(part) not in _LOOPING:
+            asked = [*inspect.signature(type(part).forward).parameters][1:]
+            if asked == ["hidden_states", "top_k_index", "top_k_weights"]:
+                _LOOPING.append(type(part))
+
+
+def _all_at_once(module: Any, x: Any, chosen: Any, shares: Any) -> Any:
+    """All experts on x (n, h), by choices (n, k) and their shares (n, k)."""
+    turned = module.down_proj.shape[2] == x.shape[1] != module.down_proj.shape[1]
+    words = (x, shares, module.gate_up_proj, module.down_proj, chosen)
+    return _Experts.apply(Recorder.active[-1], *words, True, turned)
 
 
 def _loaded(model_type: str) -> Any:

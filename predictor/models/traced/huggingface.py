@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import lru_cache, partial
@@ -311,6 +312,7 @@ def made(data: Mapping[str, Any], attention: str, where: str, text_alone: bool =
         with torch.device("meta"), Unfilled(), no_code():
             model = cls(asked)
         experts.leave_zero_experts(model)
+        experts.note_loops(model)
         if whole is not None:
             _leave_text(model)
         if data.get("tie_word_embeddings") is False:
@@ -356,18 +358,14 @@ def _around(transformers: Any, data: Mapping[str, Any], config: Any) -> Any:
     """The config of images and text that has ``config`` as its text's, where transformers has a head for that alone:
     the text's own class ends with the layers (Qwen3VLTextModel). None for every other type."""
     auto = transformers.models.auto.modeling_auto
-    if data.get("architectures") or type(config) not in auto.AutoModel._model_mapping:
+    if any(hasattr(transformers, str(name)) for name in data.get("architectures") or ()):
         return None
     if any(type(config) in getattr(auto, kind)._model_mapping for kind in _KINDS if kind != "AutoModel"):
         return None
-    model_type = str(config.model_type).removesuffix("_text")
-    known = transformers.models.auto.configuration_auto.CONFIG_MAPPING
-    if model_type not in known:
-        return None
-    outer = known[model_type]
-    if outer not in auto.AutoModelForImageTextToText._model_mapping:
-        return None
-    if (outer.sub_configs or {}).get("text_config") is not type(config):
+    beside = vars(sys.modules[type(config).__module__]).values()
+    around = (each for each in beside if (getattr(each, "sub_configs", None) or {}).get("text_config") is type(config))
+    outer = next((each for each in around if each in auto.AutoModelForImageTextToText._model_mapping), None)
+    if outer is None:
         return None
     return outer(text_config=config, **{key: data[key] for key in ("tie_word_embeddings",) if key in data})
 
