@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from microbench import libraries
 from microbench.budget import Budget
 from microbench.case import Case
 from microbench.progress import Progress
@@ -30,6 +31,10 @@ CAPTURES, RETRIED = 4, 32
 _PROFILER_DEATHS, _BEGINNINGS = 4, 3
 
 
+#: Longest time of compiling what a case's first call needs: nvcc takes minutes. Chosen by hand, not from data.
+BUILD_S = 900.0
+
+
 @dataclass(slots=True)
 class Lane:
     """One worker and its queue; ``profiler``, on a GPU, is the process that looks up kernels' names."""
@@ -40,6 +45,7 @@ class Lane:
     queue: deque[Case]
     profiler: BenchWorker | None = None
     profiler_deaths: int = 0
+    built: set[tuple[Any, ...]] = field(default_factory=set)
     error: TilecastError | None = None
 
 
@@ -90,6 +96,7 @@ class Runner:
             return False
         if not lane.worker.alive and not self.replace(lane):  # it died after its last answer: no fault of this case
             return False
+        self._build(lane, case)
         timeout_s = self._timeout_s(needed)
         kernel = self._kernel(lane, case, timeout_s)
         answer = lane.worker.ask(case, timeout_s if kernel is None else self._timeout_s(needed), samples_s, kernel)
@@ -109,6 +116,16 @@ class Runner:
             self._say_replaced(lane, case, answer)
             self.replace(lane)
         return answer.dead
+
+    def _build(self, lane: Lane, case: Case) -> None:
+        """Has compiled what the case's library compiles at its first call, which is no part of a case's time."""
+        key = libraries.build(case)
+        if key is None or key in lane.built:
+            return
+        lane.built.add(key)
+        limit_s = min(BUILD_S, max(0.1, self.budget.left_s()))
+        if lane.worker.request({"case": case.to_json(), "build": True}, limit_s).dead:
+            self.replace(lane)  # the case says what is wrong with it
 
     def _timeout_s(self, needed: bool) -> float:
         timeout_s = self.request.case_timeout_s

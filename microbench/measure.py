@@ -66,6 +66,12 @@ class Measurer:
             row["check_error"] = error
         return row
 
+    def build(self, case: Case) -> dict[str, Any]:
+        """One call of ``case``, so that what it has to compile is there when it is timed; an empty row."""
+        launchers.load(case.launcher).prepare(case, self.device).launch()
+        self.device.synchronize()
+        return {}
+
     # ------------------------------------------------------------------------------------------------------ steps
 
     def _check(self, case: Case, prepared: Prepared, kernel: str) -> tuple[float | None, str]:

@@ -42,6 +42,12 @@ class CaseOutcome:
     lost: bool = False
 
 
+def _end_all(process: subprocess.Popen[bytes]) -> None:
+    """Ends a worker and what it started, compilers above all: they are of its process group."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
 class BenchWorker:
     """One worker. `start` waits until its device is open; `ask` never raises for what a case does to the worker."""
 
@@ -84,7 +90,12 @@ class BenchWorker:
         self._log.truncate()
         self._buffer = b""
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env=environment
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=environment,
+            start_new_session=True,
         )
 
     def wait_ready(self) -> dict[str, Any]:
@@ -136,15 +147,14 @@ class BenchWorker:
         """Ends the process from another thread; a pending `ask` returns."""
         process = self._process
         if process is not None and process.poll() is None:
-            process.kill()
+            _end_all(process)
 
     def stop(self) -> None:
         """Ends the process, at once."""
         process = self._process
         if process is None:
             return
-        if process.poll() is None:
-            process.kill()
+        _end_all(process)
         with contextlib.suppress(subprocess.TimeoutExpired):  # a driver that does not let go of it: left behind
             process.wait(_END_S)
         for pipe in (process.stdin, process.stdout):

@@ -1,6 +1,7 @@
 """The process that owns one device: reads cases from stdin, one JSON line each, and answers on a pipe of its own.
 
     <- {"case": {...}, "samples_s": 0.4}  -> {"row": {...}} or {"failure": {...}, "poisoned": false}
+    <- {"case": {...}, "build": true}     -> the same, the row empty: what it compiles is there
     first of all                          -> {"ready": {facts}} or {"broken": "why"}
 
 It ends at the end of its input, and with its parent, however that ended. Whatever libraries print goes to stderr.
@@ -79,6 +80,8 @@ def open_measurer(device: Any, settings: dict[str, Any]) -> Handler:
         count += 1
         case = Case.from_json(document["case"])
         faults.inject(count, case.id)
+        if document.get("build"):
+            return measurer.build(case)
         row: dict[str, Any] = measurer.measure(case, document.get("samples_s"), document.get("kernel"))
         return row
 

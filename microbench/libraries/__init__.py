@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+from typing import Any
 
 from microbench.libraries.base import BenchLibrary, Kernel
 from predictor.errors import unknown_name
@@ -36,6 +37,15 @@ def find(name: str) -> tuple[BenchLibrary, Kernel]:
     if name not in every:
         raise unknown_name("kernel", name, every)
     return every[name], every[name].kernels[name.partition(".")[2]]
+
+
+def build(case: Any) -> tuple[Any, ...] | None:
+    """What the first call of a serving case has to compile, as a key; None where nothing is."""
+    if case.launcher != "serving":
+        return None
+    name = str(case.option("kernel"))
+    library, _ = find(name)
+    return None if library.built_by is None else (name, case.op.dtype, *library.built_by(case.op))
 
 
 def refusal(name: str, there: frozenset[str], capability: tuple[int, int]) -> str:

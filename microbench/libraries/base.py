@@ -40,7 +40,8 @@ class BenchLibrary:
 
     ``modules``: what it may be imported as, the first that is found counts. ``engines``: whose kernels its rows are, as
     measured tables name frameworks, the likeliest first. ``read``: the release whose sources the calls were read from;
-    ``recalled``: what could not be read there. ``packages``: its distributions, for its version.
+    ``recalled``: what could not be read there. ``built_by``: of a library that compiles at a call, what of an operator
+    another build is for. ``packages``: its distributions, for its version.
     """
 
     name: str
@@ -50,6 +51,7 @@ class BenchLibrary:
     install: str
     read: str
     recalled: str = ""
+    built_by: Callable[[Any], tuple[Any, ...]] | None = None
     kernels: Mapping[str, Kernel] = field(default_factory=dict)
 
     def module(self) -> str:

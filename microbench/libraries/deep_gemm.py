@@ -94,6 +94,7 @@ _SOURCES = {"vllm": "DeepGemmFp8BlockScaledMMKernel", "sglang": "sglang_deepgemm
 LIBRARY = BenchLibrary(
     "deep_gemm", ("deep_gemm", "vllm.third_party.deep_gemm"), ("vllm", "sglang"), ("deep_gemm", "deep-gemm", "vllm"),
     "build github.com/deepseek-ai/DeepGEMM, or pip install vllm", "2.8.1 (names)", recalled="arguments of its products",
+    built_by=lambda op: (op.n, op.k, op.batch, op.m <= 64),
     kernels={
         "fp8_block": Kernel(_linear, _SOURCES, (9, 0), (12, 0)),
         "grouped_fp8_block": Kernel(_grouped, {engine: f"{name}_grouped" for engine, name in _SOURCES.items()},

@@ -21,6 +21,21 @@ _WORKSPACE = 128 * 2**20
 _TENSOR_CORES = 4
 
 
+def _tuned(launch: Any) -> None:
+    """Runs ``launch`` once as engines do before they serve: FlashInfer times its tactics and keeps the best."""
+    autotune = getattr(LIBRARY.load(), "autotune", None)
+    if autotune is not None:
+        with autotune(True):
+            launch()
+
+
+def _build(op: Any) -> tuple[Any, ...]:
+    """What of attention another build is for: widths of heads, decode, their group, a window."""
+    heads, kv_heads = getattr(op, "heads", 0), getattr(op, "kv_heads", 0)
+    widths = (getattr(op, "head_dim", 0), getattr(op, "v_head_dim", 0))
+    return (*widths, getattr(op, "q_len", 0) == 1, heads // max(1, kv_heads), bool(getattr(op, "window", 0)))
+
+
 def _room(device: Any) -> Any:
     import torch
 
@@ -122,6 +137,7 @@ def _nvfp4(op: Gemm, device: Any) -> LibraryCall:
         rows, row_scales = flashinfer.nvfp4_quantize(a, ours)
         return flashinfer.mm_fp4(rows, b.t(), row_scales, scales.t(), alpha, torch.bfloat16, backend="cutlass")
 
+    _tuned(launch)
     return LibraryCall(launch, lambda: (launch(), a.double() @ w.double().t()), (b, scales))
 
 
@@ -146,6 +162,7 @@ def _experts(op: MoE, device: Any) -> LibraryCall:
         out = flashinfer.cutlass_fused_moe(x, ids, weights, up, down, torch.bfloat16, quant_scales=[])
         return out[0] if isinstance(out, list) else out
 
+    _tuned(launch)
     return LibraryCall(launch, lambda: (launch(), operands.experts(x, up, down, ids, weights)), (swapped, down))
 
 
@@ -169,6 +186,7 @@ def _sampler(op: Sampler, device: Any) -> LibraryCall:
 LIBRARY = BenchLibrary(
     "flashinfer", ("flashinfer",), ("sglang", "vllm"), ("flashinfer-python", "flashinfer"),
     "pip install flashinfer-python", "0.7.2.post1", recalled="from how many heads on SGLang decodes on tensor cores",
+    built_by=_build,
     kernels={
         "ragged": Kernel(_ragged, {"sglang": "flashinfer", "vllm": "vllm_flashinfer_fiprefill"}),
         "paged": Kernel(_paged, {"sglang": "flashinfer", "vllm": "vllm_flashinfer_fidecode"}),

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
-from collections import Counter
+import time
+from collections import Counter, deque
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
 from microbench import capability, collect, collectives, nvml, supervisor, sweep
+from microbench.budget import Budget
 from microbench.case import Case
 from microbench.collect import Collection
 from microbench.dataset import read
-from microbench.lane import Captures
+from microbench.lane import BUILD_S, Captures, Lane, Runner
 from microbench.measure_rows import shape_cells
+from microbench.progress import Progress
 from microbench.request import CollectionRequest
+from microbench.store import Store
 from microbench.supervisor import CaseOutcome
 from microbench.validate import validate
 from predictor.hardware.gpu import load_gpu
-from predictor.ops import MoE
+from predictor.ops import Gemm, MoE
 from predictor.ops.roofline import roofline
 
 FACTS = {
@@ -131,6 +137,56 @@ def test_grouped_products_run_where_the_release_has_a_kernel(torch: str, board: 
         if not capability._launcher_refusal(case, target):
             runs.add(protocol)
     assert runs == protocols
+
+
+def test_what_a_library_compiles_is_built_once_before_its_cases_are_timed(tmp_path: Path) -> None:
+    """DeepGEMM compiles by (n, k): a minute of nvcc is no timeout of a case."""
+    asked: list[tuple[str, float]] = []
+
+    class Compiling(FakeWorker):
+        def request(self, document: dict[str, Any], timeout_s: float) -> CaseOutcome:
+            asked.append(("build", timeout_s))
+            assert document["build"]
+            return CaseOutcome(row={})
+
+        def ask(self, case: Case, timeout_s: float, *more: Any) -> CaseOutcome:
+            asked.append(("case", timeout_s))
+            return CaseOutcome(row=self.row(case))
+
+    request = CollectionRequest(tmp_path)
+    runner = Runner(request, Budget(None, 0.0), threading.Event(), Progress(0, None, quiet=True))
+    store = Store(tmp_path, "h100-sxm", "stack", {"run": "1"})
+    store.open(1.0)
+    lane = Lane(Compiling("cuda", "0", 0, {}), FACTS, store, deque())
+    lane.worker.spawn()
+    for m, n in ((1, 256), (32, 256), (1, 512)):
+        op = Gemm("fp8", m, n, 256, quant="fp8_block")
+        runner.measure(lane, Case("serving", op, (("kernel", "deep_gemm.fp8_block"),)))
+    runner.measure(lane, Case("gemm", Gemm("fp8", 1, 256, 256)))
+    store.close()
+    assert [name for name, _ in asked] == ["build", "case", "case", "build", "case", "case"]
+    assert dict(asked) == {"build": BUILD_S, "case": request.case_timeout_s}
+
+
+def test_a_worker_takes_what_it_started_with_it() -> None:
+    worker = supervisor.BenchWorker("cpu", "", 0, {})
+    words = [sys.executable, "-c", "import subprocess, time; print(subprocess.Popen(['sleep', '600']).pid, flush=True);"
+             " time.sleep(600)"]  # fmt: skip
+    worker._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+    assert worker._process.stdout is not None
+    compiler = int(worker._process.stdout.readline())
+    worker.stop()
+    until = time.monotonic() + 20
+    while time.monotonic() < until and _runs(compiler):
+        time.sleep(0.05)
+    assert not _runs(compiler)
+
+
+def _runs(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().split()[2] != "Z"
+    except OSError:
+        return False
 
 
 def test_two_gpus_share_a_queue_and_a_folder(
