@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from predictor.cli.arguments import add_options, two_helps
 from predictor.cli.predict import asked_words
-from predictor.cli.prices import read_prices
+from predictor.cli.prices import read_prices, source_of
 from predictor.errors import RequestError, TilecastError
 from predictor.files.outputs import PICTURE, output_argument
 from predictor.report.under_way import UnderWay
-from predictor.request.options import OPTIONS, OUTPUTS, PRICE
+from predictor.request.options import OPTIONS, OUTPUTS, PRICE, PRICES
 
 if TYPE_CHECKING:
     from predictor.report.compare import Entry
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, (form, text) in lists.items():
         rows[name] = rows[name].with_row(unit=form, help=text)
     add_options(parser, (*rows.values(), OUTPUTS["json"]))
-    add_options(parser, (PRICE.with_row(help=f"{PRICE.row.help}; adds the cost"),))
+    add_options(parser, (PRICE.with_row(help=f"{PRICE.row.help}; adds the cost"), PRICES))
     output_argument(parser, "--out", PICTURE, metavar="FILE", help="a picture: .svg")
     two_helps(parser)
 
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out is not None:
         check_picture(Path(arguments.out))
     with UnderWay("forecasting", arguments):
-        entries = compare(models, gpus, asked_words(arguments), arguments.price or ())
+        entries = compare(models, gpus, asked_words(arguments), arguments.price, arguments.prices)
     if all(entry.answer is None for entry in entries):
         raise _nothing_to_show(entries)
     if arguments.out is not None:
@@ -71,11 +71,14 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def compare(models: list[str], gpus: list[str], words: Mapping[str, Any], price: Sequence[str]) -> list[Entry]:
+def compare(
+    models: list[str], gpus: list[str], words: Mapping[str, Any], price: Sequence[str] | None, file: str | None = None
+) -> list[Entry]:  # fmt: skip
     """One entry a model and GPU, the fastest first; one that cannot be forecast keeps the reason.
 
-    ``words`` are keyword arguments of `predictor.predict`. Raises RequestError for a name that does not exist and for
-    bad prices; what goes wrong with one pair is that entry's reason.
+    ``words`` are keyword arguments of `predictor.predict`, ``price`` and ``file`` those of --price and --prices.
+    Raises RequestError for a name that does not exist and for bad prices; what goes wrong with one pair is that entry's
+    reason.
     """
     from predictor.api import predict
     from predictor.hardware.gpu import gpus_of, load_gpu
@@ -85,7 +88,7 @@ def compare(models: list[str], gpus: list[str], words: Mapping[str, Any], price:
     specs, configs = [load_gpu(name) for name in gpus], [load_config(name) for name in models]
     _check_once("gpu", gpus, specs)
     _check_once("model", models, configs)
-    prices = read_prices(price, specs) if price else {}
+    prices, source = read_prices(price or (), specs, file), source_of(file)
     entries = []
     for config in configs:
         for name, spec in zip(gpus, specs, strict=True):
@@ -94,7 +97,7 @@ def compare(models: list[str], gpus: list[str], words: Mapping[str, Any], price:
                 answer = predict(config, name if gpus_of(name) > 1 else spec, **words)
             except TilecastError as error:
                 reason = " ".join(str(error).split())
-            entries.append(Entry(config.name, spec.id, answer, reason, prices.get(spec.id)))
+            entries.append(Entry(config.name, spec.id, answer, reason, prices.get(spec.id), source))
     return ranked(entries)
 
 

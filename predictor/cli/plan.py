@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from predictor import engines
 from predictor.cli.arguments import add_options, check_words, rows_of
-from predictor.cli.prices import read_prices
+from predictor.cli.prices import read_prices, source_of
 from predictor.cli.tracked import resolve
 from predictor.errors import RequestError
 from predictor.files.records import replace
 from predictor.report.under_way import UnderWay
-from predictor.request.options import DOLLARS, PLAN, PLANS, words_of
+from predictor.request.options import COST, DOLLARS, ENERGY, PLAN, PLANS, words_of
 
 if TYPE_CHECKING:
     from predictor.search.training.enough import FewestGpusToTrain
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     with UnderWay(f"planning for {arguments.num_gpus} GPUs", arguments):
         searched, enough = _search(arguments)
     chosen = next(iter(searched.best(1)), None)
-    more: dict[str, Any] = {}
+    more: dict[str, Any] = {"price_source": source_of(arguments.prices) or None, "objective": arguments.objective}
     if arguments.explain is not None:
         from predictor.search.training.space import named
 
@@ -85,6 +85,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     console = screen()
     report.print_plans(searched, arguments.top, console, enough)
+    if more["price_source"]:
+        print(f"Prices: {more['price_source']}, and --price.")
     if arguments.explain is not None and chosen is not None:
         report.print_explained(searched, chosen, console)
     if text is not None:
@@ -102,15 +104,16 @@ def _search(arguments: argparse.Namespace) -> tuple[PricedPlans, FewestGpusToTra
     from predictor.search.training.search import search
     from predictor.search.training.space import read_only
 
-    if arguments.objective == DOLLARS and not arguments.price:
-        raise RequestError(f"--objective {DOLLARS}: expected --price, dollars an hour of one GPU")
+    if arguments.objective in (COST, DOLLARS) and not (arguments.price or arguments.prices):
+        raise RequestError(f"--objective {arguments.objective}: expected --price, dollars an hour of one GPU")
     board = arguments.gpu if isinstance(arguments.gpu, GPUSpec) else load_gpu(arguments.gpu)
     gpu = with_values(board, arguments.gpu_set or ())
     words = {name: getattr(arguments, name) for name in words_of(PLAN) if name != "gpu_set"}
     words["execution"] = arguments.execution or next(name for name in engines.names() if engines.engine(name).trains)
     words["artifacts"] = resolve(arguments.artifacts)
+    words["power"] = arguments.power or arguments.objective == ENERGY
     asked = Request(arguments.model, gpu, mode="train", **words)
-    dollars = read_prices(arguments.price, [gpu])[gpu.id] if arguments.price else None
+    dollars = read_prices(arguments.price or (), [gpu], arguments.prices).get(gpu.id)
     only = read_only(arguments.only or ())
     searched = search(
         asked, _counts(arguments.num_gpus), arguments.global_batch, only, objective=arguments.objective,

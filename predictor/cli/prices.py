@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,11 +16,14 @@ if TYPE_CHECKING:
 
 #: Dollars an hour of one GPU beyond which a price is a slip of the keyboard.
 LARGEST_PRICE = 1e5
+_FILE = "lines 'date: 2026-11-28', 'provider: NAME' and 'gpus:' with lines such as '  h100: 2.99' below it"
+_LONGEST = 60  # characters of a provider's name; guards against names that no line has room for
 _EXPECTED = "h100=2.99,a100=1.29, or a YAML file with lines such as 'h100: 2.99'"
 
 
-def read_prices(texts: Sequence[str], compared: Sequence[GPUSpec]) -> dict[str, float]:
-    """GPU id -> dollars an hour of one GPU, of the texts of every ``--price``.
+def read_prices(texts: Sequence[str], compared: Sequence[GPUSpec], file: str | None = None) -> dict[str, float]:
+    """GPU id -> dollars an hour of one GPU, of the texts of every ``--price``, before those of the ``file`` of
+    ``--prices``; empty where neither is given.
 
     A text is ``name=price,...``, a YAML file that maps names to prices, or a number where one GPU is ``compared``.
 
@@ -29,6 +33,9 @@ def read_prices(texts: Sequence[str], compared: Sequence[GPUSpec]) -> dict[str, 
     from predictor.hardware.gpu import all_names, load_gpu
 
     ids = {spec.id for spec in compared}
+    listed = {} if file is None else _read_file(file)[0]
+    if file is not None and ids.isdisjoint(listed):
+        raise RequestError(f"--prices {file}: no price of a GPU that is compared ({', '.join(sorted(ids)[:5])})")
     prices: dict[str, float] = {}
     for text in texts:
         where = f"--price {text}"
@@ -45,7 +52,38 @@ def read_prices(texts: Sequence[str], compared: Sequence[GPUSpec]) -> dict[str, 
         raise RequestError(
             f"--price {' '.join(texts)}: no price of a GPU that is compared ({', '.join(sorted(ids)[:5])})"
         )
-    return prices
+    return listed | prices
+
+
+def source_of(file: str | None) -> str:
+    """The provider and the date of the prices of a file, in words; "" without a file."""
+    return "" if file is None else _read_file(file)[1]
+
+
+def _read_file(file: str) -> tuple[dict[str, float], str]:
+    """The prices of a file by GPU id, and where they are from, in words."""
+    from predictor.files.yaml_reader import read_yaml_file
+    from predictor.hardware.gpu import load_gpu
+
+    where = f"--prices {file}"
+    document = read_yaml_file(Path(file).expanduser(), _FILE, where)
+    known = ("date", "provider", "gpus")
+    if not isinstance(document, dict) or not isinstance(document.get("gpus"), dict) or set(document) - set(known):
+        raise RequestError(f"{where}: expected {_FILE}")
+    try:
+        day = date.fromisoformat(str(document.get("date")))
+    except ValueError:
+        raise RequestError(f"{where}: date {document.get('date')!r:.40}: expected a day, such as 2026-11-28") from None
+    provider = str(document.get("provider") or "").strip()
+    if not (provider and provider.isprintable() and len(provider) <= _LONGEST):
+        raise RequestError(f"{where}: expected a provider, in a few words")
+    prices: dict[str, float] = {}
+    for name, raw in document["gpus"].items():
+        key = load_gpu(str(name)).id
+        if key in prices:
+            raise RequestError(f"{where}: {key} has two prices; expected one")
+        prices[key] = _price(str(name), raw, where)
+    return prices, f"{provider}, {day}"
 
 
 def _pairs(text: str, compared: Sequence[GPUSpec]) -> list[tuple[str, object]]:

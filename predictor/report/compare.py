@@ -37,13 +37,15 @@ HOUR_S = 3600.0  # seconds of an hour, by definition
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One model on one GPU: its forecast, or None and the reason; ``price`` in dollars an hour of one GPU."""
+    """One model on one GPU: its forecast, or None and the reason; ``price`` in dollars an hour of one GPU,
+    ``price_source`` where a file says whose."""
 
     model: str
     gpu: str
     answer: Prediction | None
     reason: str = ""
     price: float | None = None
+    price_source: str = ""
 
     @property
     def fits(self) -> bool:
@@ -122,6 +124,8 @@ def print_comparison(entries: Sequence[Entry], console: Screen) -> None:
             say(console, f"{name}: {entry.trouble}")
     for note, names in _notes(entries, many_models).items():
         say(console, f"{', '.join(names)}: {note}")
+    if entries[0].price_source:
+        say(console, f"Prices: {entries[0].price_source}, and --price.")
     works = [entry.answer.workload for entry in entries if entry.answer is not None]
     formats = {
         "dtype": {work.dtype for work in works},
@@ -181,6 +185,9 @@ def _table(entries: Sequence[Entry], many_models: bool, console: Screen) -> None
              *[f"{unit}/s a GPU"] * shared, "MFU", "memory", "fits", "bound by", "dtype"]  # fmt: skip
     if priced:
         heads += ["$/h", f"$/M {unit}"] + ["$/1000 steps"] * training
+    drawn = any(entry.answer is not None and entry.answer.energy is not None for entry in entries)
+    if drawn:
+        heads += ["W a GPU", f"J/{unit.removesuffix('s')}"]
     words = ("fits", "bound by", "dtype", heads[2])
     columns = [Column(head, right=i > 0 and head not in words, key=i == 0) for i, head in enumerate(heads)]
     rows = []
@@ -189,6 +196,8 @@ def _table(entries: Sequence[Entry], many_models: bool, console: Screen) -> None
         if priced:
             cells += [_dollars(entry.price), _dollars(entry.cost_per_million_units)]
             cells += [_dollars(entry.cost_per_1000_steps)] * training
+        if drawn:
+            cells += _drawn(entry.answer)
         rows.append(cells)
     print_table(console, columns, rows, ["" if entry.fits else "dim" for entry in entries])
 
@@ -213,6 +222,13 @@ def _cells(answer: Prediction | None, shared: bool, mixed: bool) -> list[str]:
         bound_by(answer),
         answer.workload.dtype,
     ]
+
+
+def _drawn(answer: Prediction | None) -> list[str]:
+    """Watts of a GPU, and joules of all for one unit."""
+    if answer is None or answer.energy is None or answer.joule_per_unit is None:
+        return ["-", "-"]
+    return [f"{answer.energy.power_w_per_gpu:,.0f}", significant(answer.joule_per_unit)]
 
 
 def _unit(entries: Sequence[Entry]) -> str:
@@ -248,6 +264,7 @@ def _row(entry: Entry) -> dict[str, Any]:
         "reason": entry.trouble or None,
         "bound_by": None if entry.answer is None else bound_by(entry.answer),
         "price_usd_per_gpu_hour": entry.price,
+        "price_source": entry.price_source or None,
         "cost_usd_per_million_tokens": entry.cost_per_million_tokens,
         "cost_usd_per_million_units": entry.cost_per_million_units,
         "cost_usd_per_1000_steps": entry.cost_per_1000_steps,

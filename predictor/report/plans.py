@@ -10,7 +10,7 @@ from typing import Any
 from predictor.errors import RequestError
 from predictor.files import outputs
 from predictor.files.terminal import Screen
-from predictor.report.formats import seconds
+from predictor.report.formats import seconds, significant
 from predictor.report.table import Column, print_table, say
 from predictor.search.training.enough import FewestGpusToTrain, least
 from predictor.search.training.priced import Priced
@@ -37,6 +37,10 @@ def row(plans: PricedPlans, entry: Priced) -> dict[str, Any]:
         "exposed_ms": entry.exposed_s * 1e3,
         "tokens_per_s": plans.batch * plans.run.work.seq_len / entry.latency_s,
         "tokens_per_dollar": dollars,
+        "cost_usd_per_million_tokens": plans.cost_per_million_tokens(entry),
+        "power_w": None if entry.energy_j is None else entry.energy_j / entry.latency_s,
+        "energy_j": entry.energy_j,
+        "joule_per_token": plans.joule_per_token(entry),
     }
 
 
@@ -96,7 +100,9 @@ def print_plans(plans: PricedPlans, most: int, console: Screen, enough: FewestGp
     several, priced = len(plans.num_gpus) > 1, plans.price is not None
     columns = [Column("#", right=True, key=True), Column("plan", key=True), *[Column("GPUs", right=True)] * several]
     columns += [Column(name, right=True) for name in ("step", "MFU", "memory", "bubble", "exposed")]
+    drawn = any(entry.energy_j is not None for entry in best)
     columns += [Column("tokens/$", right=True)] * priced
+    columns += [Column("kW", right=True), Column("J/token", right=True)] if drawn else []
     rows = []
     for place, entry in enumerate(best, start=1):
         rows.append(
@@ -104,6 +110,7 @@ def print_plans(plans: PricedPlans, most: int, console: Screen, enough: FewestGp
                 str(place), entry.plan.label, *[f"{entry.plan.num_gpus:,}"] * several, seconds(entry.latency_s),
                 f"{entry.mfu:.1%}", f"{entry.memory_bytes / _GIB:.1f} GiB", f"{entry.bubble_share:.1%}",
                 seconds(entry.exposed_s), *[f"{plans.tokens_per_dollar(entry) or 0.0:,.0f}"] * priced,
+                *(_drawn(plans, entry) if drawn else ()),
             ]
         )  # fmt: skip
     if best:
@@ -116,6 +123,14 @@ def print_plans(plans: PricedPlans, most: int, console: Screen, enough: FewestGp
         missing = (near.memory_bytes - near.usable_bytes) / _GIB
         words = f"none fits: {near.plan.label} needs the least memory, {missing:.1f} GiB more than a GPU may use"
         say(console, words if enough is None else f"{words}; {enough}")
+
+
+def _drawn(plans: PricedPlans, entry: Priced) -> tuple[str, str]:
+    """Kilowatts of all GPUs, and joules of a token."""
+    each = plans.joule_per_token(entry)
+    if entry.energy_j is None or each is None:
+        return "-", "-"
+    return f"{entry.energy_j / entry.latency_s / 1e3:,.1f}", significant(each)
 
 
 # --------------------------------------------------------------------------------------------------------- explained

@@ -51,7 +51,9 @@ SERVE, PLAN = "serve", "plan"
 #: Sizes beyond which a request is a slip of the keyboard: no GPU holds them, and sums of them leave exact integers.
 _SEQUENCES, _TOKENS_MADE, _STEPS = 10**7, 10**6, 10**6
 #: What `plan` lists first.
-OBJECTIVES = TIME, DOLLARS = "time", "tokens-per-dollar"
+OBJECTIVES = TIME, COST, ENERGY, THROUGHPUT = "time", "cost", "energy", "throughput"
+#: Another word for `COST`.
+DOLLARS = "tokens-per-dollar"
 #: How requests come, where no trace says it.
 ARRIVALS = POISSON, GAMMA, BURSTS, CONSTANT = "poisson", "gamma", "bursts", "constant"
 #: Whether prompts and decodes may have GPUs of their own.
@@ -381,7 +383,8 @@ class Words:
         ENGINE, "estimators to use; 'roofline': none", usual="those that ship", unit="DIR", verbs=(SERVE, PLAN),
         swept=False, page="a folder of this machine, which a page must not name; --artifacts of `tilecast ui` does"))
     power: bool = field(default=False, metadata=row(
-        OUTPUT, "say what the GPUs draw: watts, and joules of a step and of a token (docs/how-to/power.md)"))
+        OUTPUT, "say what the GPUs draw: watts, and joules of a step and of a token (docs/how-to/power.md)",
+        verbs=(PLAN,)))
     top: int = field(default=0, metadata=row(
         OUTPUT, "list the N operators that take longest", unit="N", swept=False,
         page="the roofline's table lists every operator"))
@@ -430,6 +433,11 @@ PRICE = Option("price", "Sequence[str] | None", None, Row(
     OUTPUT, "dollars an hour of one GPU: h100=2.99, several with commas or one a flag, 2.99 where there is one GPU,"
     " or a YAML file of lines such as 'h100: 2.99'", unit="GPU=USD", repeats=True))  # fmt: skip
 
+#: The same of a file, with its date.
+PRICES = Option("prices", "str | None", None, Row(
+    OUTPUT, "a YAML file with the date and the provider of its prices, dollars an hour of one GPU; --price goes before"
+    " it", unit="FILE"))  # fmt: skip
+
 
 def _named(*options: Option) -> dict[str, Option]:
     return {option.name: option for option in options}
@@ -445,8 +453,11 @@ PLANS: dict[str, Option] = _named(
     Option("only", "Sequence[str] | None", None, Row(
         GPUS, "hold a word of the plans to values, such as tp=4,8 or recompute=selective (may be given again)",
         unit="WORD=V,...", repeats=True)),
-    Option("objective", "str", TIME, Row(OUTPUT, "{choices} (with --price)", choices=OBJECTIVES, unit="WHAT")),
-    PRICE.with_row(help=f"{PRICE.row.help}; for --objective {DOLLARS}"),
+    Option("objective", "str", TIME, Row(
+        OUTPUT, "what is listed first: {choices}; of a step, whose tokens are fixed, throughput is time; cost needs a"
+        " price", choices=(*OBJECTIVES, DOLLARS), unit="WHAT")),
+    PRICE.with_row(help=f"{PRICE.row.help}; for --objective {COST}"),
+    PRICES,
     Option("top", "int", 10, Row(OUTPUT, "plans to list", unit="N", least=1)),
     Option("explain", "str | None", None, Row(
         OUTPUT, "what bounds a plan and what to change: its label, or its place in the list", unit="PLAN")),

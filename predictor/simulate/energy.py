@@ -55,11 +55,11 @@ class Energy:
 
 
 def energy_of(forecast: Forecast) -> Energy:
-    """The energy of a run. Where streams work side by side, clocks count once; a pipeline's GPU is that of the stage
-    that is done last."""
-    run, stages = forecast.run, forecast.stages
+    """The energy of a run. Where streams work side by side, clocks count once; a pipeline's GPU is the mean of those of
+    its stages."""
+    run, stages = forecast.run, _of_a_mean_gpu(forecast)
     gpu, known = run.gpu, rates(run.gpu)
-    items = [item for items in forecast.op_times for item in items]
+    items = [item for timed in stages for item in timed.op_times()]
     at, seconds, joules = _by_row(stages[0], items)
     work = held_j(joules, seconds, gpu)
     parts = dict.fromkeys((CLOCKS, *PARTS, WAITING), 0.0)
@@ -90,6 +90,24 @@ def energy_of(forecast: Forecast) -> Energy:
         energy_j / forecast.latency_s, energy_j, gpus, parts, known.idle_w, known.limit_w,
         held_s / total_s if total_s else 0.0, tuple(classes), known.assumed,
     )  # fmt: skip
+
+
+def _of_a_mean_gpu(forecast: Forecast) -> Sequence[TimedStage]:
+    """What the mean GPU of a run runs: of a training pipeline every chunk, as often as a GPU has one."""
+    parallel, step = forecast.plan.parallel, forecast.step
+    if parallel is None or step is None or forecast.run.work.parallelism.pp == 1:
+        return forecast.stages
+    chunks = {place for kind in parallel.kinds for place in kind.chunks}
+    weights = {place: weight for place, weight in step.weights.items() if place not in chunks}
+    each = forecast.run.work.micro_batches / len(parallel.ranks)
+    for kind in parallel.ranks:
+        for place in parallel.kinds[kind].chunks:
+            weights[place] = weights.get(place, 0.0) + each
+    return [
+        TimedStage(timed.stage._replace(weight=weight), timed.blocks, timed.operators)
+        for place, weight in sorted(weights.items())
+        for timed in (forecast.timed[place],)
+    ]
 
 
 def _by_row(timed: TimedStage, items: Sequence[OpTime]) -> tuple[dict[int, int], np.ndarray, np.ndarray]:

@@ -364,7 +364,7 @@ def test_nothing_fits(capsys: pytest.CaptureFixture[str]) -> None:
         (["--num-gpus", "0"], "whole numbers from 1"),
         (["--num-gpus", "x"], "whole numbers from 1"),
         (["--global-batch", "0"], "at least 1"),
-        (["--objective", "money"], "expected one of time, tokens-per-dollar"),
+        (["--objective", "money"], "expected one of time, cost, energy, throughput, tokens-per-dollar"),
         (["--objective", "tokens-per-dollar"], "expected --price"),
         (["--price", "-1"], "above 0"),
         (["--emit", "deepspeed"], "expected one of megatron, torchtitan"),

@@ -7,6 +7,7 @@ ranked anew.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 
@@ -48,6 +49,13 @@ def cheapest(priced: Priced) -> Rank:
     return priced.latency_s * priced.plan.num_gpus, priced.latency_s, priced.memory_bytes, priced.plan
 
 
+def thriftiest(priced: Priced) -> Rank:
+    """By a step's joules; those without a forecast of their own come after, by the GPUs' time, which most of the energy
+    goes with."""
+    energy_j = math.inf if priced.energy_j is None else priced.energy_j
+    return energy_j, priced.latency_s * priced.plan.num_gpus, priced.latency_s, priced.plan
+
+
 class RankedPlans:
     """The plans of a search: those that are ``known``, with their answers, exact ones and cuts, and the ``rest``, rows
     of a screening, which gives an answer of those that are asked for."""
@@ -87,7 +95,7 @@ class RankedPlans:
 
 def first(screening: Screening, rows: Ints, count: int, rank: Callable[[Priced], Rank]) -> list[Priced]:
     """Of the plans of ``rows`` the first ``count`` by ``rank``."""
-    weight = screening.gpus if rank is cheapest and rows.size else None
+    weight = screening.gpus if rank in (cheapest, thriftiest) and rows.size else None
     return sorted(screening.priced(screening.fastest(rows, count, weight)), key=rank)[:count]
 
 
@@ -141,7 +149,15 @@ def _answer(plan: ParallelPlan, forecast: Forecast) -> Priced:
     bubble = 0.0 if step is None else step.bubble_s
     parts = _parts(forecast.phases_s, exposed, bubble)
     mfu = forecast.model_flops / forecast.latency_s / forecast.run.gpu.peak_flops(forecast.run.numbers.gemm)
-    return Priced(plan, forecast.latency_s, mfu, memory.total, memory.usable, bubble, sum(exposed.values()), parts)
+    energy_j = None
+    if forecast.run.power:
+        from predictor.simulate.energy import energy_of  # most searches do without it
+
+        energy_j = energy_of(forecast).energy_j
+    return Priced(
+        plan, forecast.latency_s, mfu, memory.total, memory.usable, bubble, sum(exposed.values()), parts,
+        energy_j=energy_j,
+    )  # fmt: skip
 
 
 def _parts(phases: Mapping[str, float], exposed: Mapping[str, float], bubble: float) -> dict[str, float]:

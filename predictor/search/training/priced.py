@@ -15,7 +15,8 @@ from predictor.search.training.space import ParallelPlan
 @dataclass(frozen=True, slots=True)
 class Priced:
     """A plan and its answer: seconds of a step, ``parts_s`` that add up to it, bytes of the fullest GPU and what that
-    may use, ``bubble_s`` and ``exposed_s``. ``exact``: by a forecast of its own, else by the screening."""
+    may use, ``bubble_s`` and ``exposed_s``. ``exact``: by a forecast of its own, else by the screening.
+    ``energy_j``: joules of a step on all GPUs, where a forecast of its own says it."""
 
     plan: ParallelPlan
     latency_s: float
@@ -26,6 +27,7 @@ class Priced:
     exposed_s: float
     parts_s: Mapping[str, float]
     exact: bool = True
+    energy_j: float | None = None
 
     @property
     def fits(self) -> bool:

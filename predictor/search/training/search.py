@@ -11,7 +11,9 @@ from predictor.hardware.system import SystemSpec, default_system, load_system
 from predictor.kernels.artifact import load_artifacts
 from predictor.request.options import (
     BREADTH_FIRST,
+    COST,
     DOLLARS,
+    ENERGY,
     GPIPE,
     HSDP,
     INTERLEAVED,
@@ -23,7 +25,7 @@ from predictor.request.options import (
 from predictor.request.request import Request
 from predictor.request.run import Run
 from predictor.request.words import RECOMPUTES
-from predictor.search.training.price import RankedPlans, cheapest, fastest, price
+from predictor.search.training.price import RankedPlans, cheapest, fastest, price, thriftiest
 from predictor.search.training.priced import Priced, run_of
 from predictor.search.training.space import ParallelPlan, Space
 from predictor.simulate.lower import placed
@@ -64,6 +66,16 @@ class PricedPlans:
         """The first ``count`` of those that fit, without the rest being priced."""
         return self.ranked.best(count)
 
+    def joule_per_token(self, candidate: Priced) -> float | None:
+        """Joules of all GPUs for a token; None where no forecast of its own says it."""
+        tokens = self.batch * self.run.work.seq_len
+        return None if candidate.energy_j is None else candidate.energy_j / tokens
+
+    def cost_per_million_tokens(self, candidate: Priced) -> float | None:
+        """Dollars for a million tokens; None where there is no price."""
+        each = self.tokens_per_dollar(candidate)
+        return None if each is None else 1e6 / each
+
     def tokens_per_dollar(self, candidate: Priced) -> float | None:
         """Tokens trained for a dollar; None where there is no price."""
         if self.price is None:
@@ -87,7 +99,7 @@ def search(
     plans = [plan for space in spaces for plan in space.plans()]
     if not plans:
         raise RequestError(_nothing(asked, single, num_gpus, batch, only))
-    rank = cheapest if objective == DOLLARS else fastest
+    rank = {COST: cheapest, DOLLARS: cheapest, ENERGY: thriftiest}.get(objective, fastest)
     ranked = price(plans, replace(asked, mode="train", batch=batch), selector, single.config.stack().layers, rank=rank)
     if not len(ranked):  # what refuses them all says why
         plan_of(run_of(replace(asked, mode="train", batch=batch), plans[0], selector))
