@@ -13,7 +13,7 @@ from microbench import libraries
 from microbench.case import Case
 from microbench.environment import versions
 from predictor.data.schema import CUDA_GRAPH, ROTATING, SUSTAINED
-from predictor.errors import TilecastError
+from predictor.errors import RequestError, TilecastError
 from predictor.hardware.capability import of_capability
 from predictor.hardware.derived import derived_peaks
 from predictor.hardware.gpu import GPUSpec, load_gpu
@@ -96,9 +96,11 @@ def cpu_target(units: int, memory_bytes: float, name: str = "cpu") -> Target:
 
 
 def gpu_target(spec: GPUSpec, gpus: int = 1, triton: bool = True) -> Target:
-    """A board of the catalogue or of a YAML file."""
+    """A board of the catalogue or of a YAML file. RequestError for one without a CUDA compute capability."""
+    if spec.compute_capability is None:
+        raise RequestError(f"{spec.id} has no CUDA compute capability: the harness measures CUDA boards and processors")
     flops = {dtype: spec.peak_flops(dtype) for dtype in spec.dtypes}
-    major, _, minor = (spec.compute_capability or "0.0").partition(".")
+    major, _, minor = spec.compute_capability.partition(".")
     protocols = (CUDA_GRAPH, "eager_events", SUSTAINED)
     return Target(
         "cuda", spec.id, spec.memory_capacity, spec.memory_bandwidth, flops, (int(major), int(minor or 0)), gpus,

@@ -81,6 +81,12 @@ def test_a_board_without_tensor_cores_gets_fp32_alone_and_a_processor_long_calls
         assert not group.alone or min(cases.CPU.seconds(case) for case in own) > 1e-4
 
 
+def test_a_board_without_cuda_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--gpu", "mi300x"]) == 2
+    message = capsys.readouterr().err
+    assert "no CUDA compute capability" in message and message.count("\n") == 1
+
+
 def test_cells_hold_every_point_once_and_are_equally_full() -> None:
     rng = np.random.default_rng(0)
     flops, intensity = rng.normal(size=(2, 205))
