@@ -6,8 +6,8 @@ operator, forward (`predictor.ops.MoE`: tokens by expert, two grouped products w
 backward (the gradients of both products).
 
 Classes that run experts one after the other, each on the rows that `nonzero` finds for it (Switch), are recorded with
-rows as even routing has them: every expert is hit, by as many tokens of a sequence as its capacity leaves. LongCat's and
-Step's, which loop as well, are recorded as the kernel family that engines run them with.
+rows as even routing has them: every expert is hit, by as many tokens of a sequence as its capacity leaves. LongCat's
+and Step's, which loop as well, are recorded as the kernel family that engines run them with.
 
 Shape legend: n tokens, h width, k experts a token, e experts, f their width.
 """
