@@ -18,8 +18,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from predictor.models.built.families import FAMILIES  # noqa: E402
 from predictor.models.built.keys import LIKE, TABLE  # noqa: E402
+from predictor.models.built.type_reader import FAMILIES  # noqa: E402
 from predictor.models.traced.config_class import keys_of  # noqa: E402
 
 

@@ -19,7 +19,7 @@ from predictor.files.outputs import marked, output_argument, table
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `workload`."""
-    parser.epilog = "example: microbench workload microbench/suites/hopper.csv --out datasets/h100-sxm/workload.csv"
+    parser.epilog = "example: microbench workload microbench/to_measure/hopper.csv --out datasets/h100-sxm/workload.csv"
     parser.add_argument("suite", type=Path, help="a CSV of the ground-truth schema: config, mode, dtype, batch, ...")
     output_argument(
         parser, "--out", table("results of workload", ("gpu", "measured_ms", *KEY)),

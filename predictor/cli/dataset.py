@@ -184,8 +184,8 @@ def _table(arguments: argparse.Namespace) -> int:
 
 def _print_facts(file: str, facts: dict[str, Any]) -> None:
     from predictor.files.terminal import screen
-    from predictor.report.formats import significant
     from predictor.report.table import Column, print_table, say
+    from predictor.report.wording import significant
 
     console = screen()
     say(console, f"{file}: {facts['rows']:,} rows")

@@ -12,7 +12,7 @@ from predictor.files.outputs import force_argument
 from predictor.files.read import read_text
 from predictor.files.yaml_reader import parse_yaml
 from predictor.hardware.gpu import BY_CAPABILITY, GPUSpec, list_gpus, load_gpu
-from predictor.report.formats import gib, quantity, seconds
+from predictor.report.wording import gib, quantity, seconds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 from predictor.models.built import ModelConfig, catalogue, load_config, parameters
-from predictor.report.formats import count
+from predictor.report.wording import count
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -114,7 +114,7 @@ def _check_drawn(arguments: argparse.Namespace) -> None:
 
 
 def _read(path: str, *, timed: bool = True) -> Traffic:
-    from predictor.serving.traces import read_trace
+    from predictor.serving.request_traces import read_trace
 
     if not path.endswith(".parquet"):
         return read_trace(path, timed=timed)

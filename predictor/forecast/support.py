@@ -17,7 +17,7 @@ from predictor.files.read import read_json
 from predictor.forecast.forecast import forecast
 from predictor.models.built import config_from_dict
 from predictor.models.built.config import ModelConfig
-from predictor.models.built.families import FAMILIES
+from predictor.models.built.type_reader import FAMILIES
 from predictor.request.request import Request
 
 FILE = Path(__file__).parent / "support.json"

@@ -12,7 +12,9 @@ from predictor.files import outputs
 from predictor.files.records import dataclass
 from predictor.files.terminal import Screen
 from predictor.graph.samples import TOKENS
-from predictor.report.formats import (
+from predictor.report.json_report import to_dict
+from predictor.report.table import Column, print_table, say
+from predictor.report.wording import (
     LEVEL_WORDS,
     dtype_words,
     execution_words,
@@ -24,8 +26,6 @@ from predictor.report.formats import (
     significant,
     span,
 )
-from predictor.report.json_report import to_dict
-from predictor.report.table import Column, print_table, say
 from predictor.simulate.answer import SCHEMA_VERSION, Prediction
 
 #: File endings that a picture may have.

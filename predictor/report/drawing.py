@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 
 from predictor.files.outputs import GENERATOR
 from predictor.files.records import dataclass, replace
-from predictor.report.formats import seconds, significant
+from predictor.report.wording import seconds, significant
 
 #: Colours of `page.css` (--c0 ...) for kinds of things; what is beyond them shares the last one. So many are defined
 #: there (source: page.css).

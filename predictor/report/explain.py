@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from predictor.kernels.explanation import Term
-from predictor.report.formats import quantity, seconds, share, significant
+from predictor.report.wording import quantity, seconds, share, significant
 from predictor.simulate.answer import Explained
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from predictor.forecast.forecast import Forecast
 from predictor.forecast.sensitivity import sensitivities
 from predictor.report.detail import layers, points
 from predictor.report.explain import explain_section
-from predictor.report.formats import dtype_words, kv_words, overhead, release_of, seconds
 from predictor.report.html_pipeline import pipeline_section
 from predictor.report.html_roofline import roofline_section
 from predictor.report.html_sections import (
@@ -29,6 +28,7 @@ from predictor.report.html_sections import (
 from predictor.report.html_timeline import timeline_section
 from predictor.report.pages import document, render, section
 from predictor.report.throughput import sources
+from predictor.report.wording import dtype_words, kv_words, overhead, release_of, seconds
 from predictor.request.numbers import CHECKPOINT
 from predictor.request.run import Run
 from predictor.request.words import flag

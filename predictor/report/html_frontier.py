@@ -6,8 +6,8 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from predictor.report.drawing import PLOTS, Point, Size, file_of, scatter
-from predictor.report.formats import significant
 from predictor.report.pages import figure
+from predictor.report.wording import significant
 from predictor.search.serving.answer import ServingAnswer
 from predictor.search.serving.search import ServingPlan
 

@@ -10,10 +10,10 @@ from markupsafe import Markup
 
 from predictor.forecast.forecast import Forecast
 from predictor.report.drawing import LANES, Bar, Size, lanes
-from predictor.report.formats import seconds
 from predictor.report.pages import figure, folded, section, table
-from predictor.simulate.orders import Order
+from predictor.report.wording import seconds
 from predictor.simulate.pipeline import timeline
+from predictor.simulate.pipeline_orders import Order
 from predictor.simulate.step_time import Laid, laid_out
 
 #: Stages, and passes of a stage, that are drawn one by one. Numbers and pixels of this picture were chosen by looking

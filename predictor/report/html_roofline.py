@@ -11,8 +11,8 @@ from predictor.files.records import dataclass
 from predictor.hardware.gpu import GPUSpec
 from predictor.report.detail import OperatorPoint
 from predictor.report.drawing import PLOTS, Size, across, mark, picture, tag, upward
-from predictor.report.formats import quantity, seconds, share, significant
 from predictor.report.pages import figure, folded, section, table
+from predictor.report.wording import quantity, seconds, share, significant
 
 #: Operators drawn at most: those that take longest. The table has them all. Numbers, sizes and colours of these
 #: pictures were chosen by looking at pages.

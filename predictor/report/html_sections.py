@@ -12,9 +12,9 @@ from predictor.forecast.sensitivity import Change
 from predictor.hardware.gpu import GPUSpec
 from predictor.report.detail import Layer
 from predictor.report.drawing import COLOURS
-from predictor.report.formats import LEVEL_WORDS, count, gib, gib_of, may_use, quantity, seconds, share, span
 from predictor.report.pages import bars, figure, render, section, table
 from predictor.report.throughput import hardware_use, throughput
+from predictor.report.wording import LEVEL_WORDS, count, gib, gib_of, may_use, quantity, seconds, share, span
 from predictor.request.numbers import computes_in
 from predictor.simulate.answer import Prediction
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from predictor.report.drawing import COLOURS, LANES, Bar, Size, lanes
-from predictor.report.formats import seconds
 from predictor.report.pages import figure, folded, section, table
-from predictor.simulate.schedule import BlockSchedule, schedule
+from predictor.report.wording import seconds
+from predictor.simulate.kernel_times import BlockSchedule, schedule
 from predictor.simulate.stage import Stage
 from predictor.simulate.times import TimedStage
 

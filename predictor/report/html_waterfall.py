@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from predictor.report.drawing import BARS, COLOURS, Bar, bars
-from predictor.report.formats import LEVEL_WORDS, seconds, share, span
 from predictor.report.pages import figure, section
+from predictor.report.wording import LEVEL_WORDS, seconds, share, span
 from predictor.simulate.answer import Prediction
 
 #: Bars of a waterfall; what takes less is one bar. Numbers and pixels here were chosen by looking at pages.

@@ -7,7 +7,7 @@ from typing import Any
 
 from predictor.engines.registry import ALL_GATHER, copying
 from predictor.kernels.interval import LEVEL
-from predictor.report.formats import release_of
+from predictor.report.wording import release_of
 from predictor.request.parallelism import Parallelism
 from predictor.request.training import Training
 from predictor.request.workload import Workload

@@ -10,8 +10,8 @@ from typing import Any
 from predictor.errors import RequestError
 from predictor.files import outputs
 from predictor.files.terminal import Screen
-from predictor.report.formats import seconds, significant
 from predictor.report.table import Column, print_table, say
+from predictor.report.wording import seconds, significant
 from predictor.search.training.enough import FewestGpusToTrain, least
 from predictor.search.training.priced import Priced
 from predictor.search.training.search import PricedPlans, frontier, neighbours

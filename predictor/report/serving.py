@@ -12,8 +12,8 @@ import numpy as np
 from predictor.files.terminal import Screen
 from predictor.kernels.interval import LEVEL
 from predictor.ops.roofline import FloatArray
-from predictor.report.formats import LEVEL_WORDS, release_of
 from predictor.report.table import Column, print_table, say
+from predictor.report.wording import LEVEL_WORDS, release_of
 from predictor.serving.deployment import Deployment
 from predictor.serving.goals import Goals, Range
 from predictor.serving.simulator import Served

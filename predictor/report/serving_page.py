@@ -11,9 +11,9 @@ from markupsafe import Markup
 
 from predictor.files import outputs
 from predictor.report.drawing import tag
-from predictor.report.formats import LEVEL_WORDS
 from predictor.report.html import BYLINE
 from predictor.report.pages import document, figure, section, table
+from predictor.report.wording import LEVEL_WORDS
 from predictor.serving.simulator import Served
 
 #: Size of a picture in its own units: chosen by hand, not from data.

@@ -8,8 +8,8 @@ from typing import Any
 
 from predictor.files.terminal import Screen
 from predictor.kernels.interval import LEVEL
-from predictor.report.formats import LEVEL_WORDS, gib_of, per_second, share, significant
 from predictor.report.table import Column, print_table, say
+from predictor.report.wording import LEVEL_WORDS, gib_of, per_second, share, significant
 from predictor.request.run import Run
 from predictor.search.serving.answer import (
     RankedPlan,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from predictor.engines import CALLS
 from predictor.files.terminal import Screen, headed, show
 from predictor.report.explain import print_explained
-from predictor.report.formats import (
+from predictor.report.table import Column, print_table, say
+from predictor.report.throughput import hardware_use, sources, throughput
+from predictor.report.wording import (
     LEVEL_WORDS,
     count,
     dtype_words,
@@ -21,8 +23,6 @@ from predictor.report.formats import (
     share,
     span,
 )  # fmt: skip
-from predictor.report.table import Column, print_table, say
-from predictor.report.throughput import hardware_use, sources, throughput
 from predictor.request.numbers import computes_in
 from predictor.request.options import NO_SHARD
 from predictor.request.workload import Workload

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from predictor.graph.samples import TOKENS
-from predictor.report.formats import per_second
+from predictor.report.wording import per_second
 from predictor.simulate.answer import Prediction
 
 

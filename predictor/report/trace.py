@@ -24,7 +24,7 @@ from predictor.forecast.forecast import Forecast
 from predictor.kernels.base import KernelTable
 from predictor.simulate.answer import Prediction
 from predictor.simulate.breakdown import shape_text
-from predictor.simulate.schedule import BlockSchedule, schedule
+from predictor.simulate.kernel_times import BlockSchedule, schedule
 from predictor.simulate.times import TimedStage
 
 #: Kernels that are written out at most; each may have a launch beside it. Guards against files that no viewer opens,

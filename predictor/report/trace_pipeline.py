@@ -19,8 +19,8 @@ from predictor.forecast.forecast import Forecast
 from predictor.graph import OPTIMIZER
 from predictor.ops.base import COMPUTE
 from predictor.simulate.breakdown import shape_text
-from predictor.simulate.orders import Order, order_of
 from predictor.simulate.pipeline import timeline
+from predictor.simulate.pipeline_orders import Order, order_of
 from predictor.simulate.stage import GRADIENTS, PIPELINE, WEIGHTS
 from predictor.simulate.step_time import Laid, laid_out
 from predictor.simulate.times import TimedStage

@@ -325,7 +325,7 @@ def _of_training(run: Run, plan: Plan) -> tuple[Held, int]:
     kinds = [parallel.kinds[kind] for kind in parallel.ranks]
     each = np.array([[[held[place] for place in rank.chunks] for rank in kinds]])
     if over.pp > 1:
-        from predictor.simulate.orders import order_of  # nothing else of memory needs an order
+        from predictor.simulate.pipeline_orders import order_of  # nothing else of memory needs an order
 
         most = order_of(over.order, over.pp, work.micro_batches, over.vpp).most(each)[0]
     else:

@@ -1,4 +1,4 @@
-"""Times of pipelines: what the orders of their units take (`predictor.simulate.orders`), for many plans at once.
+"""Times of pipelines: what orders of units take (`predictor.simulate.pipeline_orders`), for many plans at once.
 
 Times follow by a max-plus recurrence,
 
@@ -32,7 +32,7 @@ from itertools import pairwise
 import numpy as np
 
 from predictor.files.records import dataclass
-from predictor.simulate.orders import Floats, Order, wide
+from predictor.simulate.pipeline_orders import Floats, Order, wide
 
 #: What a message between stages holds up.
 P2P = OVERLAPPED, BLOCKING, STEADY = "overlapped", "blocking", "steady"

@@ -23,8 +23,8 @@ from predictor.ops.base import COMPUTE
 from predictor.ops.roofline import FloatArray
 from predictor.request.options import ZERO2
 from predictor.request.run import Run
-from predictor.simulate.orders import Order, order_of
 from predictor.simulate.pipeline import BLOCKING, STEADY, times
+from predictor.simulate.pipeline_orders import Order, order_of
 from predictor.simulate.stage import GRADIENTS, PIPELINE, WEIGHTS, Plan, Rank
 from predictor.simulate.timeline import slowdown
 from predictor.simulate.times import TimedStage

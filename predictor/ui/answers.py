@@ -13,13 +13,13 @@ from predictor.files.records import dataclass
 from predictor.forecast.forecast import Forecast, forecast
 from predictor.forecast.sensitivity import sensitivities
 from predictor.report.detail import points
-from predictor.report.formats import gib_of, seconds, span
 from predictor.report.html_roofline import roofline_section
 from predictor.report.html_sections import bound_words, changes_section, classes_section, headline, memory_section
 from predictor.report.html_waterfall import side_by_side, waterfall_section
 from predictor.report.json_report import to_dict
 from predictor.report.pages import render, table
 from predictor.report.throughput import throughput
+from predictor.report.wording import gib_of, seconds, span
 from predictor.ui.boards import PASTED, Board
 from predictor.ui.fields import Field
 from predictor.ui.state import (

@@ -8,8 +8,8 @@ from typing import Any
 from markupsafe import Markup
 
 from predictor.report.drawing import PLOTS, Point, scatter
-from predictor.report.formats import seconds, share, significant
 from predictor.report.pages import figure, table
+from predictor.report.wording import seconds, share, significant
 
 #: Rows of the table; the picture has every plan that the search said. Chosen by looking at pages.
 ROWS = 10

@@ -12,7 +12,7 @@ from predictor.engines import engine
 from predictor.engines.scheduling import BLOCK_TOKENS, Batching, Pages, Sequence
 from predictor.engines.vintage import Setting
 from predictor.hardware.gpu import load_gpu
-from predictor.serving.traces import read_trace
+from predictor.serving.request_traces import read_trace
 
 SERVING = ("vllm", "sglang", "tensorrt_llm")
 

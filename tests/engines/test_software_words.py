@@ -14,8 +14,8 @@ from predictor.cli.main import main
 from predictor.engines.software import remark
 from predictor.errors import RequestError
 from predictor.report.compare import bound_by
-from predictor.report.formats import execution_words, overhead
 from predictor.report.terminal import first_line
+from predictor.report.wording import execution_words, overhead
 
 
 def step(**words: Any) -> predictor.Prediction:

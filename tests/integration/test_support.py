@@ -9,7 +9,7 @@ import pytest
 
 from predictor.cli.main import main
 from predictor.forecast.support import as_markdown, ask, cases, specimen, table
-from predictor.models.built.families import FAMILIES
+from predictor.models.built.type_reader import FAMILIES
 
 ROOT = Path(__file__).resolve().parents[2]
 

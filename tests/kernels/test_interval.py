@@ -22,7 +22,7 @@ from predictor.kernels.interval import DISTANCES, FILE, Intervals
 from predictor.kernels.stored import FILES, SCHEMA_VERSION, described
 from predictor.ops import Attention, Elementwise, Gemm, Norm, Op
 from predictor.ops.roofline import roofline
-from predictor.report.formats import span
+from predictor.report.wording import span
 from predictor.request.workload import DEFAULT_LAUNCH_OVERHEAD_S, Workload
 from predictor.simulate.interval import spread_of, total_interval
 from predictor.simulate.stage import Plan, Stage

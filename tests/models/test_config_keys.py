@@ -12,9 +12,9 @@ import pytest
 from predictor import predict
 from predictor.errors import RequestError, SpecError
 from predictor.models.built import config_from_dict, load_config
-from predictor.models.built.families import FAMILIES, register_family
 from predictor.models.built.keys import ANY, SHOWN, ignored_notes, known_keys
 from predictor.models.built.load import CONFIGS
+from predictor.models.built.type_reader import FAMILIES, register_family
 from tests.model_types import ELSEWHERE, TYPES, small
 
 LLAMA = json.loads((CONFIGS / "llama-3.1-8b.json").read_text(encoding="utf-8"))

@@ -21,8 +21,8 @@ from predictor.hardware.gpu import load_gpu
 from predictor.kernels.artifact import load_artifacts
 from predictor.kernels.base import ESTIMATOR, ROOFLINE, predict_kernels
 from predictor.models.built import ModelConfig, config_from_dict, register_family
-from predictor.models.built.families import FAMILIES
 from predictor.models.built.reader import DEFAULT_ARCHITECTURE, Reader, common_fields, head_width
+from predictor.models.built.type_reader import FAMILIES
 from predictor.ops import OPERATORS, Gemm, Op
 from predictor.simulate.stage import Plan, Stage
 from predictor.simulate.times import Operators

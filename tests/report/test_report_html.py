@@ -22,10 +22,10 @@ from predictor.forecast.sensitivity import sensitivities
 from predictor.hardware.what_if import vary
 from predictor.report.detail import layers, points
 from predictor.report.drawing import legend_of, tag, text, ticks
-from predictor.report.formats import given, seconds, share
 from predictor.report.html import Asked, command, to_html
 from predictor.report.html_sections import faster
 from predictor.report.pages import POLICY, TEMPLATES, table
+from predictor.report.wording import given, seconds, share
 
 
 @pytest.fixture(params=RUNS)
@@ -328,7 +328,7 @@ def test_a_plain_forecast_does_none_of_this() -> None:
     code = (
         "import sys; from predictor.cli.main import main;"
         " main(['predict', '--model', 'gpt2', '--gpu', 'h100', '--json']);"
-        "late = ('predictor.report.detail', 'predictor.simulate.schedule', 'predictor.report.html', 'jinja2');"
+        "late = ('predictor.report.detail', 'predictor.simulate.kernel_times', 'predictor.report.html', 'jinja2');"
         "print([m for m in late if m in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -15,7 +15,7 @@ from predictor.graph import Block, Node
 from predictor.ops import Elementwise
 from predictor.report.detail import layers, points
 from predictor.report.trace import MAX_KERNELS, to_trace
-from predictor.simulate.schedule import BlockSchedule, schedule
+from predictor.simulate.kernel_times import BlockSchedule, schedule
 from predictor.simulate.timeline import Segment, eager
 
 

@@ -17,11 +17,11 @@ from predictor.graph.samples import IMAGES, SAMPLES, TOKENS, UNITS, VIDEOS, unit
 from predictor.ops import EmbeddingBag
 from predictor.ops.convolution import Convolution
 from predictor.report.compare import Entry, print_comparison, to_json
-from predictor.report.formats import per_second
 from predictor.report.html_sections import headline
 from predictor.report.json_report import to_dict
 from predictor.report.terminal import print_prediction
 from predictor.report.throughput import throughput
+from predictor.report.wording import per_second
 from predictor.simulate.answer import Prediction
 from predictor.sweep.answers import answer as answers
 

@@ -14,7 +14,7 @@ MODULES = [
     "predictor.errors",
     "predictor.hardware.gpu",
     "predictor.hardware.what_if",
-    "predictor.report.formats",
+    "predictor.report.wording",
     "predictor.ops.roofline",
     "predictor.ops.tiling",
     "predictor.files.units",

@@ -11,7 +11,7 @@ import pytest
 from predictor import predict
 from predictor.cli.main import main
 from predictor.errors import RequestError, SpecError
-from predictor.serving.traces import read_trace
+from predictor.serving.request_traces import read_trace
 from predictor.serving.traffic import made
 
 SERVE = "serve simulate --model llama-3.1-8b --gpu h100 --artifacts roofline --isl 100"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from predictor.errors import SpecError
-from predictor.serving.traces import read_trace
+from predictor.serving.request_traces import read_trace
 from predictor.serving.traffic import Traffic
 
 MOONCAKE = "by the definition of Mooncake's and aiperf's traces"

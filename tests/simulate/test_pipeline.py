@@ -12,8 +12,8 @@ import pytest
 from predictor.errors import RequestError
 from predictor.request.options import BREADTH_FIRST, GPIPE, INTERLEAVED, ONE_F_ONE_B
 from predictor.simulate import pipeline
-from predictor.simulate.orders import Order, order_of
 from predictor.simulate.pipeline import BLOCKING, OVERLAPPED, P2P, STEADY, steps, timeline, times
+from predictor.simulate.pipeline_orders import Order, order_of
 
 Unit = tuple[int, int, bool]  # micro-batch, chunk, backward
 

@@ -25,8 +25,8 @@ from predictor.report import json_report
 from predictor.request.request import Request
 from predictor.request.workload import Workload
 from predictor.simulate import exchange
-from predictor.simulate.orders import order_of
 from predictor.simulate.pipeline import BLOCKING, times
+from predictor.simulate.pipeline_orders import order_of
 from predictor.simulate.plan import plan_of
 
 SYSTEM = default_system(load_gpu("a100-sxm-80gb"))

@@ -1,4 +1,4 @@
-"""Quantization of activations, causal convolutions and the gated delta rule: `cores.blocks` times boosted trees."""
+"""Quantization of activations, causal convolutions and the gated delta rule: its core times boosted trees."""
 
 from __future__ import annotations
 

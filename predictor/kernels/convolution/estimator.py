@@ -1,4 +1,4 @@
-"""Convolutions and the indexer, answered from what a set knows of products and of streams (`cores.convolution`).
+"""Convolutions and the indexer, answered from what a set knows of products and of streams.
 
 No set has an estimator of its own for them: the gemm core and the board's bandwidth are those that the set was fitted
 or calibrated with, the core's constants those below.

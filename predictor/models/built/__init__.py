@@ -1,7 +1,6 @@
 """Networks: a Hugging Face config.json -> ModelConfig -> the graph of one pass, parameter counts, KV cache sizes."""
 
 from predictor.models.built.config import ModelConfig
-from predictor.models.built.families import register_family
 from predictor.models.built.load import catalogue, config_from_dict, load_config
 from predictor.models.built.parameters import (
     ParameterSplit,
@@ -14,6 +13,7 @@ from predictor.models.built.parameters import (
     weight_bytes,
 )
 from predictor.models.built.stack import build
+from predictor.models.built.type_reader import register_family
 from predictor.models.step import Step
 
 __all__ = [

@@ -141,7 +141,7 @@ class ModelConfig(Model):
         """Longest sequence that the model was made for: what its config says, or what its RoPE scaling stretches it to.
 
         As vLLM derives its longest sequence, as we understand it: "linear", "dynamic" and "yarn" multiply
-        (`predictor.models.built.families.scaled_positions`); "llama3" and "longrope" files say the stretched length.
+        (`predictor.models.built.type_reader.scaled_positions`); "llama3" and "longrope" files say the stretched length.
         """
         return max(self.max_positions, self.scaled_positions)
 

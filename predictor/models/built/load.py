@@ -17,8 +17,8 @@ from predictor.errors import SpecError, UnknownModelTypeError, UnknownNameError,
 from predictor.files.read import read_json
 from predictor.files.records import replace
 from predictor.models.built.config import ModelConfig
-from predictor.models.built.families import FAMILIES
 from predictor.models.built.keys import Read, ignored_keys, quantization_of
+from predictor.models.built.type_reader import FAMILIES
 
 CONFIGS = Path(__file__).parent / "configs"
 #: The config.json of checkpoints as their authors published them, written by tools/catalogue_configs.py.

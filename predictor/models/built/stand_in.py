@@ -15,11 +15,11 @@ from typing import Any
 from predictor.errors import SpecError, UnsupportedError, printable
 from predictor.files.records import replace
 from predictor.models.built.config import ModelConfig
-from predictor.models.built.families import FAMILIES, read
 from predictor.models.built.keys import ANY, SHOWN, Read, known_keys, quantization_of
 from predictor.models.built.load import ACTIVATIONS, check, check_raw
 from predictor.models.built.model_types import TRAITS, Traits
 from predictor.models.built.reader import DEFAULT_ARCHITECTURE, HEADS
+from predictor.models.built.type_reader import FAMILIES, read
 
 #: Where a config of several models has that of its language model.
 TEXTS = ("thinker_config", "text_config", "llm_config", "language_config", "language_model_config")

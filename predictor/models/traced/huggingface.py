@@ -33,9 +33,9 @@ from predictor.graph.samples import TOKENS
 from predictor.models.base import Model
 from predictor.models.built.checkpoint import checkpoint_of_any
 from predictor.models.built.config import ModelConfig
-from predictor.models.built.families import FAMILIES
 from predictor.models.built.load import config_file, config_from_dict, data_of, model_name
 from predictor.models.built.stand_in import LANGUAGE_ALONE, TEXTS, stand_in, text_of
+from predictor.models.built.type_reader import FAMILIES
 from predictor.models.forms import TRACED, no_inputs
 from predictor.models.step import Step
 from predictor.models.traced.model import Source, TracedModel

@@ -1,5 +1,5 @@
 """Plans as columns: their pieces added up in numpy, the slowest stage once a micro-batch, the rest of the pipeline
-once, messages, reductions, the update; or with the passes put into the orders of `predictor.simulate.orders`."""
+once, messages, reductions, the update; or with passes in the orders of `predictor.simulate.pipeline_orders`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from predictor.engines.launch import divided
 from predictor.request.options import BREADTH_FIRST, GPIPE, INTERLEAVED, ONE_F_ONE_B
 from predictor.request.run import Run
 from predictor.search.training.space import ParallelPlan
-from predictor.simulate.orders import order_of
 from predictor.simulate.pipeline import BLOCKING, STEADY, steps
+from predictor.simulate.pipeline_orders import order_of
 from predictor.simulate.timeline import slowdown
 
 Floats = NDArray[np.float64]

@@ -136,6 +136,8 @@ def order_of(schedule: str, stages: int, micro_batches: int, chunks: int = 1) ->
         ahead = 2 * (p - stage - 1) + (v - 1) * p
         forward = np.where(turn < ahead, turn + stage, 2 * turn - v * p + 2 * stage + 1)
         backward = 2 * turn + v * p + 2 * (p - stage - 1)
+    elif schedule not in (ONE_F_ONE_B, INTERLEAVED):  # a new word of `SCHEDULES`, which must not pass for another
+        raise RequestError(f"--schedule {schedule}: has no order yet; expected one of {', '.join(SCHEDULES)}")
     else:
         ahead = p - stage - 1
         forward = np.where(turn < ahead, turn + stage, 2 * turn + stage)
