@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from predictor.report.formats import significant
+from predictor.report.wording import significant
 from predictor.simulate.answer import Prediction
 from predictor.simulate.energy import Energy
 
