@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from predictor.cli.arguments import add_options, check_words
-from predictor.cli.prices import read_prices
+from predictor.cli.prices import read_prices, source_of
 from predictor.cli.serve_words import add_server, goals_of
 from predictor.errors import RequestError
 from predictor.report.under_way import UnderWay
-from predictor.request.options import GOALS, MOST_GPUS, SERVE, SERVE_PLANS, SERVE_PLANS_IN, words_of
+from predictor.request.options import COST, GOALS, MOST_GPUS, SERVE, SERVE_PLANS, SERVE_PLANS_IN, words_of
 
 if TYPE_CHECKING:
     from predictor.search.serving.answer import ServingAnswer, ServingQuestion
@@ -43,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     for path in arguments.out or ():
         _check(Path(path))
     asked = _asked(arguments)
-    price = _price(arguments.price, asked)
+    price = _price(arguments, asked)
     try:
         with UnderWay(f"planning for {asked.num_gpus:,} GPUs", arguments):
             answer = plan_serving(asked)
@@ -55,11 +54,13 @@ def run(arguments: argparse.Namespace) -> int:
     for path in arguments.out or ():
         _write(Path(path), answer, price)
     if arguments.json:
-        print(to_json(answer, price, commands))
+        print(to_json(answer, price, commands, source_of(arguments.prices)))
         return 0
     from predictor.files.terminal import screen
 
     print_answer(answer, screen(), price)
+    if source := source_of(arguments.prices):
+        print(f"Prices: {source}, and --price.")
     if commands:
         print(f"\n{commands}")
     for path in arguments.out or ():
@@ -86,7 +87,8 @@ def _asked(arguments: argparse.Namespace) -> ServingQuestion:
     return ServingQuestion(
         Request(arguments.model, arguments.gpu, **words), gpus,
         arguments.isl, arguments.osl, Sla(**limits), arguments.rate, arguments.min_gpus, _executions(arguments),
-        arguments.max_batch, arguments.disaggregated, arguments.top, arguments.simulate,
+        arguments.max_batch, arguments.disaggregated, arguments.top, arguments.simulate, arguments.objective or "",
+        arguments.power,
     )  # fmt: skip
 
 
@@ -143,11 +145,13 @@ def _repository(model: str) -> str:
     return next((name for name, known in aliases().items() if known == model and "/" in name), model)
 
 
-def _price(texts: Sequence[str] | None, asked: ServingQuestion) -> float | None:
-    if not texts:
+def _price(arguments: argparse.Namespace, asked: ServingQuestion) -> float | None:
+    if not (arguments.price or arguments.prices):
+        if arguments.objective == COST:
+            raise RequestError(f"--objective {COST}: expected --price, dollars an hour of one GPU")
         return None
     spec = asked.request.board()
-    return read_prices(texts, [spec])[spec.id]
+    return read_prices(arguments.price or (), [spec], arguments.prices)[spec.id]
 
 
 def _check(path: Path) -> None:

@@ -41,6 +41,7 @@ def print_answer(answer: ServingAnswer, console: Screen, price: float | None = N
         Column("plan", key=True, wrap=True), Column("GPUs", right=True), Column("tokens/s/GPU", right=True),
         Column("tokens/s/user", right=True), Column("TTFT", right=True), Column("TPOT", right=True),
         Column("KV cache", right=True), *([Column("$/M tokens", right=True)] if price is not None else []),
+        *([Column("kW", right=True), Column("J/token", right=True)] if _drawn(answer) else []),
         Column("simulated TTFT", right=True), Column("simulated TPOT", right=True),
     ]  # fmt: skip
     rows = [_cells(each, price, asked.sla) for each in answer.entries]
@@ -94,6 +95,11 @@ def _speeds(plan: ServingPlan) -> str:
     )
 
 
+def _drawn(answer: ServingAnswer) -> bool:
+    """Whether the plans say what they draw."""
+    return any(entry.power is not None for entry in answer.entries)
+
+
 def _cells(entry: RankedPlan, price: float | None, sla: Sla) -> list[str]:
     plan, simulated = entry.plan, entry.simulated
     cells = [
@@ -102,6 +108,8 @@ def _cells(entry: RankedPlan, price: float | None, sla: Sla) -> list[str]:
     ]  # fmt: skip
     if price is not None:
         cells.append(f"{cost_per_million(plan, price):.3g}")
+    if entry.power is not None:
+        cells += [f"{entry.power.power_w / 1e3:,.2f}", significant(entry.power.joule_per_token)]
     if simulated is None:
         return [*cells, "-", "-"]
     missed = sla.missed(simulated.ttft_s, simulated.tpot_s)
@@ -112,7 +120,9 @@ def _cells(entry: RankedPlan, price: float | None, sla: Sla) -> list[str]:
 # ------------------------------------------------------------------------------------------------------ JSON and rows
 
 
-def to_json(answer: ServingAnswer, price: float | None = None, command: str = "") -> str:
+def to_json(
+    answer: ServingAnswer, price: float | None = None, command: str = "", price_source: str = ""
+) -> str:  # fmt: skip
     """The answer as JSON (docs/reference/json-schema.md)."""
     document = {
         **_asked(answer.asked, answer.entries[0].plan.times.run, price),
@@ -120,7 +130,7 @@ def to_json(answer: ServingAnswer, price: float | None = None, command: str = ""
         "plans": [_row(entry, price) | _margins(answer, entry) for entry in answer.entries],
         "frontier": [_row(RankedPlan(plan), price) for plan in answer.found.frontier],
         "refused": [{"group": group, "reason": why} for group, why in answer.refused.items()],
-        "notes": list(answer.notes),
+        "notes": list(answer.notes), "price_source": price_source or None,
         "command": command or None, "nearest": None, "enough": None,
     }  # fmt: skip
     return json.dumps(document, indent=2)
@@ -201,6 +211,8 @@ def _row(entry: RankedPlan, price: float | None) -> dict[str, Any]:
         "hand_over_ms": _ms(plan.hand_over_s) if plan.prefill is not None else None,
         "kv_cache_gib": plan.kv_bytes / 2**30, "kv_cache_capacity_gib": plan.times.memory.kv_cache_capacity / 2**30,
         "cost_usd_per_million_tokens": None if price is None else cost_per_million(plan, price),
+        "power_w": None if entry.power is None else entry.power.power_w,
+        "joule_per_token": None if entry.power is None else entry.power.joule_per_token,
         "simulated": None if simulated is None else {
             "ttft_ms": _ms(simulated.ttft_s), "tpot_ms": _ms(simulated.tpot_s),
             "output_tokens_per_s": simulated.tokens_per_s, "requests": simulated.requests,
@@ -241,13 +253,15 @@ def to_html(answer: ServingAnswer, price: float | None = None) -> str:
     heads = [
         ("plan", False), ("GPUs", True), ("tokens/s/GPU", True), ("tokens/s/user", True), ("TTFT", True),
         ("TPOT", True), ("KV cache", True), *([("$/M tokens", True)] if price is not None else []),
+        *([("kW", True), ("J/token", True)] if _drawn(answer) else []),
         ("simulated TTFT", True), ("simulated TPOT", True),
     ]  # fmt: skip
+    points = [head for head in heads[:-2] if head[0] not in ("kW", "J/token")]
     front = [_cells(RankedPlan(plan), price, answer.asked.sla)[:-2] for plan in answer.found.frontier]
     plans = [_cells(entry, price, answer.asked.sla) for entry in answer.entries]
     parts = [
         section("answer", "Plans", table("Plans within the SLA", heads, plans)),
         section("frontier", "Frontier", frontier_figure(answer)),
-        section("points", "Points of the frontier", table("Points of the frontier", heads[:-2], front)),
+        section("points", "Points of the frontier", table("Points of the frontier", points, front)),
     ]
     return document(title, title, parts, [("run", line) for line in _headline(answer, price)])

@@ -542,6 +542,11 @@ SERVE_PLANS: dict[str, Option] = _named(
     Option("disaggregated", "str", ALSO, Row(
         GPUS, "GPUs of their own for prompts: {choices}", choices=SPLITS, unit="WHICH")),
     PRICE.with_row(help=f"{PRICE.row.help}; adds the cost"),
+    PRICES,
+    OPTIONS["power"].with_row(help="say what the plans draw: watts, and joules of an output token"),
+    Option("objective", "str | None", None, Row(
+        OUTPUT, "what is listed first: {choices}", usual="most requests a second; with --rate the least TPOT, with"
+        " --min-gpus the fewest GPUs", choices=OBJECTIVES, unit="WHAT")),
     Option("emit", "str | None", None, Row(
         OUTPUT, "print the commands that start the best plan of vllm, sglang or trtllm", unit="ENGINE")),
     Option("top", "int", 5, Row(OUTPUT, "plans to list", unit="N", least=1, most=1000)),

@@ -86,3 +86,40 @@ def test_a_file_of_prices_that_is_none_is_one_line(tmp_path, text, says):
         read_prices((), [load_gpu("h100")], prices(tmp_path, text))
     assert says in str(error.value)
     assert "\n" not in str(error.value)
+
+
+SERVE = ["serve", "plan", "--model", "llama-3.1-8b", "--gpu", "h100", "--num-gpus", "4", "--isl", "2000", "--json"]
+SERVE += ["--osl", "200", "--tpot", "30ms", "--execution", "vllm", "--simulate", "0", "--top", "20"]
+
+
+def test_deployments_draw_between_idle_and_their_limit_and_energy_ranks_them(capsys):
+    plans = asked([*SERVE, "--objective", "energy"], capsys)["plans"]
+    joules = [plan["joule_per_token"] for plan in plans]
+    assert len(plans) > 3
+    assert joules == sorted(joules)
+    for plan in plans:
+        assert plan["joule_per_token"] == pytest.approx(plan["power_w"] / plan["output_tokens_per_s"])
+        assert 70.0 * plan["gpus"] < plan["power_w"] <= 700.0 * plan["gpus"]
+    assert {plan["kind"] for plan in plans} == {"together", "disaggregated"}
+
+
+def test_deployments_that_wait_draw_less_and_a_token_costs_more(capsys):
+    full, half = (
+        asked([*SERVE, "--power", "--disaggregated", "never", *more], capsys)["plans"][0]
+        for more in ([], ["--rate", "5"])
+    )
+    assert half["power_w"] < full["power_w"]
+    assert half["joule_per_token"] > full["joule_per_token"]
+
+
+def test_deployments_are_listed_by_what_is_asked(tmp_path, capsys):
+    file = prices(tmp_path, "date: 2026-08-22\nprovider: runpod\ngpus:\n  h100: 2.5\n")
+    answer = asked([*SERVE, "--objective", "cost", "--prices", file], capsys)
+    costs = [plan["cost_usd_per_million_tokens"] for plan in answer["plans"]]
+    assert costs == sorted(costs)
+    assert answer["price_source"] == "runpod, 2026-08-22"
+    assert answer["plans"][0]["power_w"] is None
+    times = [plan["tpot_ms"] for plan in asked([*SERVE, "--objective", "time"], capsys)["plans"]]
+    assert times == sorted(times)
+    assert main([*SERVE, "--objective", "cost"]) == 2
+    assert "--objective cost: expected --price" in capsys.readouterr().err

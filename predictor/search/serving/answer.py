@@ -9,10 +9,11 @@ import numpy as np
 
 from predictor.errors import RequestError
 from predictor.files.records import dataclass, replace
-from predictor.request.options import ALSO, MOST_BATCH, MOST_GPUS, NEVER, ONLY, SERVE_PLANS
+from predictor.request.options import ALSO, ENERGY, MOST_BATCH, MOST_GPUS, NEVER, ONLY, SERVE_PLANS
 from predictor.request.request import Request
+from predictor.search.serving.energy import LOOKED_AT, DeploymentPower, power_of, ranking
 from predictor.search.serving.enough import NothingMeets, enough_gpus, missed, shown
-from predictor.search.serving.search import SearchedDeployments, ServingPlan, Sla, order, search, with_rate
+from predictor.search.serving.search import SearchedDeployments, ServingPlan, Sla, search, with_rate
 from predictor.search.serving.simulation import Simulated, Simulation
 from predictor.search.serving.space import Group, runs_of_groups, serving_engines
 from predictor.search.serving.tables import GroupTimes, decode_run, interval_of, prefill_run, times_of
@@ -21,7 +22,8 @@ from predictor.simulate.breakdown import context_notes
 
 @dataclass(frozen=True, slots=True)
 class ServingQuestion:
-    """What is to be served, on what, how well. Seconds, tokens, requests/s; ``rate`` 0: as many as there can be."""
+    """What is to be served, on what, how well. Seconds, tokens, requests/s; ``rate`` 0: as many as there can be.
+    ``objective``: what plans are sorted by, "" as the search does it; ``power``: with what they draw."""
 
     request: Request
     num_gpus: int
@@ -35,6 +37,8 @@ class ServingQuestion:
     disaggregated: str = ALSO
     top: int = 5  # chosen by hand, not from data: what fits a screen
     simulate: int = 0
+    objective: str = ""
+    power: bool = False
 
     def __post_init__(self) -> None:
         for name in ("num_gpus", "isl", "osl", "max_batch", "top", "simulate", "rate", "disaggregated"):
@@ -57,11 +61,13 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class RankedPlan:
-    """A plan that meets the SLA, its interval (None without intervals) and its simulation (None: not simulated)."""
+    """A plan that meets the SLA, its interval (None without intervals), its simulation (None: not simulated), and what
+    it draws, where that is asked for."""
 
     plan: ServingPlan
     interval: Interval | None = None
     simulated: Simulated | None = None
+    power: DeploymentPower | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +98,15 @@ def plan_serving(asked: ServingQuestion) -> ServingAnswer:
     if searched is None or not searched.best:
         raise _nothing(asked, searched, tables)
     best = [with_rate(plan, asked.rate) for plan in searched.best]
-    entries = tuple(RankedPlan(plan, interval(plan), said) for plan, said in _simulated(asked, best)[: asked.top])
+    if asked.objective:
+        first = LOOKED_AT if asked.objective == ENERGY else len(best)
+        key = ranking(asked.objective, asked.rate, asked.min_gpus)
+        best = [*sorted(best[:first], key=key), *best[first:]]
+    drawn = asked.power or asked.objective == ENERGY
+    entries = tuple(
+        RankedPlan(plan, interval(plan), said, power_of(plan) if drawn else None)
+        for plan, said in _simulated(asked, best)[: asked.top]
+    )
     return ServingAnswer(asked, entries, searched, tables.refused, tables.candidates, len(several))
 
 
@@ -154,10 +168,11 @@ def _simulated(asked: ServingQuestion, best: list[ServingPlan]) -> list[tuple[Se
     rest: list[tuple[ServingPlan, Simulated | None]] = [
         (plan, None) for plan in best if not any(plan.same_layout(other) for other, _ in done)
     ]
+    key = ranking(asked.objective, asked.rate, asked.min_gpus)
     late = [checked for checked in done if checked[1] is not None and not checked[1].meets(asked.sla)]
     fine = sorted(
         (checked for checked in done if checked not in late),
-        key=lambda checked: order(checked[0], asked.rate, asked.min_gpus),
+        key=lambda checked: key(checked[0]),
     )
     return [*fine, *rest, *late]
 

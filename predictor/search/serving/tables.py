@@ -36,7 +36,7 @@ from predictor.simulate.times import Operators, TimedStage
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 PROMPTS = (1, 2, 4, 8, 16, 32, 64)
 #: Passes that a stage stands for, so that it counts as one of a long run. Chosen by hand, not from data.
-_PASSES = 1e6
+PASSES = 1e6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,15 +141,15 @@ class _GroupSteps:
     def __init__(self, runs: Sequence[Run], captured: bool = True, fewest: int = AGAIN) -> None:
         make = partial(plan_of, captured=captured)
         columns, self._alone = planned(runs, make, fewest, pipelines=True)
-        self.columns = [(places, _long(plan)) for places, _, plan in columns]
-        self.plans = [_long(make(runs[place])) for place in self._alone]
+        self.columns = [(places, long_run(plan)) for places, _, plan in columns]
+        self.plans = [long_run(make(runs[place])) for place in self._alone]
         self.seconds, self.attention_s, self.occupied_s = (np.zeros(len(runs)) for _ in range(3))
 
     def fill(self, columns: Iterator[tuple[TimedStage, ...]], plans: Iterator[tuple[TimedStage, ...]]) -> None:
         """Take the times of as many columns and plans as it has."""
         several = [(places, next(columns)) for places, _ in self.columns]
         for places, stages in (*several, *(([place], next(plans)) for place in self._alone)):
-            self.seconds[places] = sum(timed.total_s for timed in stages) / _PASSES
+            self.seconds[places] = sum(timed.total_s for timed in stages) / PASSES
             self.attention_s[places] = _attention(stages)
             self.occupied_s[places] = _occupied(stages)
 
@@ -230,8 +230,9 @@ def _room(group: Group, longest: Run, plan: Plan, isl: int, osl: int) -> tuple[i
     return group.dp * int(memory.kv_cache_capacity // max(each, 1.0)), each, memory
 
 
-def _long(plan: Plan) -> Plan:
-    return Plan(tuple(stage._replace(weight=_PASSES * stage.weight) for stage in plan.stages))
+def long_run(plan: Plan) -> Plan:
+    """The plan of so many passes that they count as a long run."""
+    return Plan(tuple(stage._replace(weight=PASSES * stage.weight) for stage in plan.stages))
 
 
 def _occupied(stages: tuple[TimedStage, ...]) -> Any:
@@ -251,17 +252,17 @@ def _attention(stages: tuple[TimedStage, ...]) -> Any:
         for at in timed.blocks:
             for place, (node, times) in enumerate(zip(at.block.nodes, at.times, strict=True)):
                 if isinstance(node.op, Attention):
-                    attention_s = attention_s + at.operators_s[..., place] * times * timed.stage.weight / _PASSES
+                    attention_s = attention_s + at.operators_s[..., place] * times * timed.stage.weight / PASSES
     return attention_s
 
 
 def interval_of(run: Run) -> tuple[float, float, float] | None:
     """(seconds, low, high) of one step of a long run; None without intervals."""
     operators = Operators(run.gpu, run.work.engine, run.selector)
-    (stages,) = operators.time([_long(plan_of(run))])
+    (stages,) = operators.time([long_run(plan_of(run))])
     total = sum(timed.total_s for timed in stages)
     interval = total_interval(total, stages, run.work)
-    return None if interval is None else (total / _PASSES, interval[0] / _PASSES, interval[1] / _PASSES)
+    return None if interval is None else (total / PASSES, interval[0] / PASSES, interval[1] / PASSES)
 
 
 def hand_overs(pairs: Sequence[tuple[GroupTimes, GroupTimes]], gpus: int) -> list[float]:
