@@ -140,7 +140,7 @@ class _Group:
         made = {id(t.storage): t for node in self.nodes for t in node.outputs}
         read = {id(t.storage): t for node in self.nodes for t in node.inputs if id(t.storage) not in made}
         outputs = [t for key, t in made.items() if _outside(readers.get(key, set()), self.places)]
-        outputs = outputs or list(last.outputs[:1])
+        outputs = outputs or list(made.values())[-1:]
         whole = max(outputs, key=lambda t: t.nbytes)
         moved = _bytes_read(self.nodes, set(made)) + sum(t.nbytes for t in outputs) - whole.nbytes
         flops = sum(node.op.flops() for node in self.nodes)
@@ -223,6 +223,8 @@ def _joins(node: Node, group: _Group, needs: dict[int, _Group]) -> bool:
         return False
     if any(_depends(need, group) for need in needs.values() if need is not group):
         return False
+    if not node.outputs and not any(each.outputs for each in group.nodes):
+        return False  # nothing says what a kernel of both would write
     space = _space(node)
     if space in group.rows:
         return True

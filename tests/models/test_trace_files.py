@@ -82,7 +82,7 @@ def test_files_that_are_none_are_one_line(tmp_path: Path) -> None:
     for name, said in ((broken, "cannot be read as an ONNX model"), (tmp_path / "gone.onnx", "no such file")):
         with pytest.raises(RequestError, match=said):
             model_of(name)
-    with pytest.raises(RequestError, match="--mode train: small has forward"):
+    with pytest.raises(RequestError, match="--mode train: small has mode forward alone"):
         predictor.predict(model(tmp_path / "small.onnx"), "h100", mode="train")
 
 
@@ -101,6 +101,27 @@ def test_an_exported_program_is_the_module(tmp_path: Path) -> None:
     (tmp_path / "bad.pt2").write_bytes(b"no archive")
     with pytest.raises(RequestError, match=r"cannot be read as an archive of torch\.export"):
         model_of(tmp_path / "bad.pt2")
+
+
+def test_a_product_with_a_matrix_to_add_copies_it_first(tmp_path: Path) -> None:
+    """Each node but the last of a call has a result, which the next one reads; a compiler fuses no copy of another."""
+    path = model(tmp_path / "small.onnx")
+    made = onnx.load_model_from_string(path.read_bytes())
+    del made.graph.node[4:]
+    made.graph.node.append(helper.make_node("Reshape", ["h", "rows"], ["flat"]))
+    made.graph.initializer.append(helper.make_tensor("rows", TensorProto.INT64, (2,), [16, 24]))
+    made.graph.initializer.append(helper.make_tensor("wide", TensorProto.FLOAT, (24, 24), [0.0] * 576))
+    made.graph.initializer.append(helper.make_tensor("grid", TensorProto.FLOAT, (16, 24), [0.0] * 384))
+    for name in ("p", "q"):
+        made.graph.node.append(helper.make_node("Gemm", ["flat", "wide", "grid"], [name]))
+    made.graph.output[0].CopyFrom(helper.make_tensor_value_info("p", TensorProto.FLOAT, [16, 24]))
+    path.write_bytes(made.SerializeToString())
+    nodes = [node for node, _ in model_of(path).source.record(Step(act_dtype="bf16"), None).graph.nodes()]  # type: ignore[attr-defined]
+    copies = [node for node in nodes if node.name == "Gemm" and not isinstance(node.op, Gemm)]
+    products = [node for node in nodes if node.name == "Gemm" and isinstance(node.op, Gemm)]
+    assert len(copies) == len(products) == 2
+    assert all(copy.outputs[0] in product.inputs for copy, product in zip(copies, products, strict=True))
+    assert predictor.predict(path, "h100", execution="compile").latency_s > 0
 
 
 def test_what_no_onnx_graph_says_is_one_line(tmp_path: Path) -> None:
@@ -127,6 +148,7 @@ def test_what_no_onnx_graph_says_is_one_line(tmp_path: Path) -> None:
         circle, weight, lambda graph: axis(graph, 6, 99), lambda graph: axis(graph, 1, 99),
         lambda graph: axis(graph, 0, -99), lambda graph: graph.node[2].input.pop(),
         lambda graph: graph.node.reverse(), lambda graph: graph.node[2].input.__setitem__(1, "gone"),
+        lambda graph: graph.node.add().CopyFrom(graph.node[2]), lambda graph: graph.node[2].output.__setitem__(0, "b"),
     ]  # fmt: skip
     for change in changes:
         changed(change)

@@ -18,6 +18,7 @@ from predictor.errors import TilecastError
 from predictor.formats.parts import Format, Formats
 from predictor.graph import Graph, Node
 from predictor.graph.saved import saved_tensors
+from predictor.graph.saved_graph import load_recording
 from predictor.graph.tensor import ACTIVATION, GRADIENT
 from predictor.models.built import Step, build, load_config
 from predictor.ops import Attention, Gemm, MoE, Norm
@@ -313,6 +314,15 @@ def test_nodes_of_a_saved_graph_that_are_not_what_their_module_says_run_as_they_
             answer = predictor.predict(str(saved), "h100", artifacts="roofline", execution=execution, top=40)
             products.append(sum(node.count for node in answer.nodes if node.op == "linear"))
         assert set(products) == {products[0]} != {0}, products
+
+
+def test_recorded_nodes_that_make_nothing_are_not_one_kernel() -> None:
+    """Two copies whose results the file does not name stay two: nothing says what a kernel of both would write."""
+    graph = load_recording(CORPUS / "graph-recorded.json").graph
+    before = [node for node, _ in graph.nodes()]
+    assert sum(not node.outputs for node in before) == 2
+    after = [node for node, _ in fuse(graph, COMPILE, "math").nodes()]
+    assert [node.op for node in after if not node.outputs] == [node.op for node in before if not node.outputs]
 
 
 def test_a_saved_node_without_its_tensors_is_one_line(tmp_path: Path) -> None:

@@ -195,13 +195,20 @@ class _NodeWriter:
         self.tensors[name] = Tensor(name, tuple(f"d{i}" for i in range(len(shape))), shape, dtype, role)
 
     def write(self, node: Any) -> None:
-        """The operators of one node. ValueError where it reads what no node before it made."""
+        """The operators of one node; each but the last has a result of the same shape, which the next one reads.
+
+        ValueError where it reads what no node before it made, or makes what is there already: every name has one value
+        (single static assignment: onnx.ai/onnx/repo-docs/IR.html, Graphs).
+        """
         for name in node.input:
             if name and name not in self.made:
                 raise ValueError(
                     f"node {node.name or node.op_type!r:.60} reads {name!r:.60}, which none before it makes"
                 )
-        self.made.update(node.output)
+        for name in node.output:
+            if name in self.made:
+                raise ValueError(f"node {node.name or node.op_type!r:.60} makes {name!r:.60}, which is there already")
+        self.made.update(name for name in node.output if name)
         if node.op_type in _FREE:
             self._same(node)
             return
@@ -221,7 +228,9 @@ class _NodeWriter:
             if aten.is_unknown(op):
                 self.unknown[node.op_type] = None
             title = f"{scope} {node.op_type}".strip()
-            self.nodes.append(Node(op, title, read, made if i == len(ops) - 1 else (), scope=scope))
+            results = made if i == len(ops) - 1 else (made[0].copied(),)
+            self.nodes.append(Node(op, title, read, results, scope=scope))
+            read = (*read, *(t for t in results if i < len(ops) - 1))
 
     def _same(self, node: Any) -> None:
         """What is another look at its input."""

@@ -26,7 +26,9 @@ MORE = (
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    text = seed(draw(st.sampled_from(("graph-forward.json", "graph-train.json")))).decode("utf-8")
+    text = seed(draw(st.sampled_from(("graph-forward.json", "graph-train.json", "graph-recorded.json")))).decode(
+        "utf-8"
+    )
     if draw(st.integers(0, 5)):
         content = as_json(draw(changed_tree(json.loads(text), most=1)))
     else:
