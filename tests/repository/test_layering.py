@@ -14,8 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 #: Folders of `predictor` and its modules, the lowest first: each imports from those before it in this list alone.
 LAYERS = (
     "errors", "files", "formats", "hardware", "ops", "engines", "data", "graph", "models", "passes", "kernels",
-    "request", "simulate", "forecast", "api", "serving", "search", "tracking", "report", "fit", "sweep", "ui", "cli",
-    "__main__",
+    "profiles", "request", "simulate", "forecast", "api", "serving", "search", "tracking", "report", "fit", "sweep",
+    "ui", "cli", "__main__",
 )  # fmt: skip
 HEAVY = {"torch", "pandas", "sklearn", "lightgbm", "mlflow", "scipy", "pyarrow", "transformers", "ray"}
 #: Of those, what fitting takes.

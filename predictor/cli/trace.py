@@ -1,0 +1,107 @@
+"""`tilecast trace`: a profiler's trace of a job, and what it says of other boards."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+from predictor.errors import RequestError, printable
+from predictor.files.outputs import force_argument
+from predictor.report.under_way import UnderWay
+
+if TYPE_CHECKING:
+    from predictor.profiles.linked import Linked
+    from predictor.profiles.steps import ProfiledStep
+
+EXAMPLES = """examples:
+  tilecast trace show trace.json.gz
+  tilecast trace show replay.json.gz --capture capture.json.gz
+
+FILE is what export_chrome_trace of torch.profiler writes (docs/how-to/traces.md).
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the verbs of `trace`."""
+    parser.epilog = EXAMPLES
+    verbs = parser.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=type(parser))
+    show = verbs.add_parser("show", help="what ran, by class and module; what the GPU waited for", epilog=EXAMPLES,
+                            formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    _add_trace(show)
+
+
+def _add_trace(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="the trace, .json or .json.gz")
+    parser.add_argument("--capture", metavar="FILE", help="the trace of the capture of the graphs that FILE replays")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    force_argument(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what the action asks for."""
+    actions = {"show": _show}
+    return actions[arguments.action](arguments)
+
+
+def read(arguments: argparse.Namespace) -> tuple[Linked, list[ProfiledStep]]:
+    """The trace that the words name, with its steps. RequestError, one line, for what is none."""
+    from predictor.profiles.linked import Linked
+    from predictor.profiles.recorded import Recorded
+    from predictor.profiles.steps import steps_of
+
+    with UnderWay(f"reading {arguments.file}", arguments):
+        capture = Recorded(arguments.capture) if arguments.capture else None
+        linked = Linked(Recorded(arguments.file), capture)
+        steps = steps_of(linked)
+    if not steps:
+        raise RequestError(f"{arguments.file}: no step has a kernel; expected a trace of at least one whole step")
+    return linked, steps
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from predictor.profiles.summary import summary
+
+    said = summary(*read(arguments))
+    if arguments.json:
+        print(json.dumps(said, indent=2, allow_nan=False))
+        return 0
+    _print_summary(arguments.file, said)
+    return 0
+
+
+def _print_summary(file: str, said: dict[str, Any]) -> None:
+    from predictor.files.terminal import screen
+    from predictor.report.table import say
+
+    console = screen()
+    board = said["gpu"] or (f"{printable(said['board'])} (not in the catalogue)" if said["board"] else "no GPU named")
+    say(console, f"{printable(file)}: {board}, {len(said['steps'])} step(s) of {said['step_ms']:.4g} ms (median)")
+    memory = "" if said["peak_memory_gib"] is None else f"; peak memory {said['peak_memory_gib']:.3g} GiB"
+    launch = "no launch was recorded"
+    if said["launch_overhead_us"] is not None:
+        launch = f"a launch takes the host {said['launch_overhead_us']:.3g} us (median of {said['launches']:,})"
+    say(console, f"  the GPU is busy {said['busy_share']:.1%}; {launch}{memory}")
+    for step in said["steps"][:8]:
+        bound = "the host" if step["bound"] == "host" else "the GPU"
+        exposed = step["exposed_communication_ms"]
+        say(
+            console,
+            f"  {printable(step['name'])[:40]}: {step['ms']:.4g} ms, {step['kernels']:,} kernels in"
+            f" {step['busy_ms']:.4g} ms; idle {step['idle_ms']:.3g} ms, {step['waits_for_host_ms']:.3g} ms of it for"
+            f" the next launch; bound by {bound}" + (f"; communication exposed {exposed:.3g} ms" if exposed else ""),
+        )
+    say(console, f"by class ({said['mapped_share']:.1%} of kernel time mapped to an operator):")
+    for entry in said["classes"][:16]:
+        say(
+            console,
+            f"  {entry['share']:6.1%}  {entry['ms']:9.4g} ms  {entry['kernels']:6,} x  {printable(entry['class'])}",
+        )
+    if said["modules"]:
+        say(console, "by module:")
+    for entry in said["modules"][:10]:
+        say(console, f"  {entry['share']:6.1%}  {entry['ms']:9.4g} ms  {printable(entry['module'])[:60]}")
+    for entry in said["unmapped"][:5]:
+        say(console, f"  not mapped: {entry['share']:.2%} {printable(entry['operator'] or entry['kernel'])[:80]}")
+    for note in said["notes"]:
+        say(console, note)
