@@ -6,16 +6,19 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
+from predictor.cli.tracked import resolve
 from predictor.errors import RequestError, printable
 from predictor.files.outputs import force_argument
 from predictor.report.under_way import UnderWay
 
 if TYPE_CHECKING:
+    from predictor.hardware.gpu import GPUSpec
     from predictor.profiles.linked import Linked
     from predictor.profiles.steps import ProfiledStep
 
 EXAMPLES = """examples:
   tilecast trace show trace.json.gz
+  tilecast trace forecast trace.json.gz --gpu b200,mi300x
   tilecast trace show replay.json.gz --capture capture.json.gz
 
 FILE is what export_chrome_trace of torch.profiler writes (docs/how-to/traces.md).
@@ -29,6 +32,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show = verbs.add_parser("show", help="what ran, by class and module; what the GPU waited for", epilog=EXAMPLES,
                             formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     _add_trace(show)
+    forecast = verbs.add_parser("forecast", help="the same steps on other boards", epilog=EXAMPLES,
+                                formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    _add_trace(forecast)
+    forecast.add_argument("--gpu", required=True, metavar="G,...", help="boards to forecast: names or YAML files")
+    forecast.add_argument("--set", action="append", metavar="NAME=VALUE", dest="values",
+                          help="a value of those boards in place of the file's, as predict has it")  # fmt: skip
+    _add_board(forecast)
+
+
+def _add_board(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--measured-on",
+        metavar="GPU",
+        help="the board of the trace, where that names none of the catalogue",
+    )
+    parser.add_argument("--artifacts", metavar="DIR", help="a set of estimators (default: the one that ships)")
 
 
 def _add_trace(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +59,7 @@ def _add_trace(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do what the action asks for."""
-    actions = {"show": _show}
+    actions = {"show": _show, "forecast": _forecast}
     return actions[arguments.action](arguments)
 
 
@@ -67,6 +86,59 @@ def _show(arguments: argparse.Namespace) -> int:
         print(json.dumps(said, indent=2, allow_nan=False))
         return 0
     _print_summary(arguments.file, said)
+    return 0
+
+
+def board_of(arguments: argparse.Namespace, linked: Linked) -> GPUSpec | None:
+    """The board of a trace; None for a CPU that nobody names. RequestError, one line, where it is not known."""
+    from predictor.hardware.gpu import load_gpu
+    from predictor.profiles.summary import board_id
+
+    if arguments.measured_on is not None:
+        return load_gpu(arguments.measured_on)
+    board = board_id(linked.trace.board)
+    if board is None and not linked.of_cpu:
+        said = printable(linked.trace.board) or "no board"
+        raise RequestError(f"{arguments.file}: names {said}, which is not in the catalogue; expected --measured-on GPU")
+    return None if board is None or linked.of_cpu else load_gpu(board)
+
+
+def _forecast(arguments: argparse.Namespace) -> int:
+    from predictor.hardware.gpu import load_gpu
+    from predictor.hardware.what_if import with_values
+    from predictor.kernels.artifact import load_artifacts
+    from predictor.profiles.transfer import moved
+
+    names = list(dict.fromkeys(name.strip() for name in arguments.gpu.split(",")))
+    boards = [load_gpu(name) for name in names]
+    boards = [with_values(board, arguments.values) if arguments.values else board for board in boards]
+    selector = load_artifacts(resolve(arguments.artifacts))
+    linked, steps = read(arguments)
+    old = board_of(arguments, linked)
+    answers = [moved(linked, steps, old, board, selector) for board in boards]
+    if arguments.json:
+        entries = [answer._asdict() for answer in answers]
+        said = {"trace": arguments.file, "measured_on": old.id if old else None}
+        print(json.dumps(said | entries[0] | ({"gpus": entries} if len(entries) > 1 else {}), indent=2))
+        return 0
+    from predictor.files.terminal import screen
+    from predictor.report.table import say
+
+    console = screen()
+    say(console, f"{printable(arguments.file)}: measured {answers[0].measured_ms:.4g} ms a step"
+                 + (f" on {old.id}" if old else ""))  # fmt: skip
+    for answer in answers:
+        low, high = answer.interval_ms
+        say(
+            console,
+            f"{answer.gpu}: {answer.latency_ms:.4g} ms a step ({low:.4g} to {high:.4g}); kernels"
+            f" {answer.kernel_ms:.4g} ms in place of {answer.measured_kernel_ms:.4g};"
+            f" {answer.unmapped_share:.1%} not mapped",
+        )
+        for entry in answer.classes[:8]:
+            say(console, f"  {entry['class']}: {entry['measured_ms']:.4g} -> {entry['ms']:.4g} ms")
+        for note in answer.notes:
+            say(console, f"  {note}")
     return 0
 
 

@@ -18,7 +18,7 @@ from predictor.errors import RequestError
 from predictor.ops.base import Op
 from predictor.profiles.calls import Around, copied, operators
 from predictor.profiles.kernel_names import class_of, dtype_of
-from predictor.profiles.recorded import Recorded, Span, Whole
+from predictor.profiles.recorded import Columns, Recorded, Span, Whole
 
 #: The part of a step that decodes, as profiles of serving engines call it: sequences, and sums of queries and keys.
 _DECODING = re.compile(r"generation_(\d{1,6})\(sq(\d{1,9})sk(\d{1,12})")
@@ -41,9 +41,13 @@ class Linked:
 
     def __init__(self, trace: Recorded, capture: Recorded | None = None) -> None:
         self.trace = trace
-        self.launch = _matched(trace.kernels.call, trace.calls.call)
+        #: Whether no kernel was recorded: then calls that compute stand for kernels, each as long as it took.
+        self.of_cpu = not len(trace.kernels)
         self._around = Around(_usual_dtype(trace), *_decoding(trace.spans))
         self._calls = _Calls(trace)
+        if self.of_cpu:
+            self._calls.stand_for_kernels(self._around)
+        self.launch = _matched(trace.kernels.call, trace.calls.call)
         self.replayed = 0
         self.work: list[Work] = self._each()
         if capture is not None:
@@ -133,6 +137,22 @@ class _Calls:
         if key not in self._known:
             self._known[key] = operators(self.trace.signatures[key[0]], around)
         return self._known[key]
+
+    def stand_for_kernels(self, around: Around) -> None:
+        """The innermost calls that have operators here become the kernels of a trace that has none."""
+        ops = self.trace.operators
+        inner = {call for call in range(len(ops)) if self.operators(call, around)}
+        for call in list(inner):
+            at = self.parent(call)
+            while at >= 0:
+                inner.discard(at)
+                at = self.parent(at)
+        kernels = Columns()
+        for call in sorted(inner):
+            name = self.trace.names.number(self.name(call))
+            kernels.add(ops.start[call], ops.length[call], name, -1, int(ops.op[call]), int(ops.lane[call]), -1)
+        kernels.close()
+        self.trace.kernels = kernels
 
     def around(self, launch: int) -> int:
         """The innermost call that runs when a launch begins, on its thread; -1 where none does."""

@@ -69,7 +69,7 @@ def steps_of(linked: Linked) -> list[ProfiledStep]:
         if len(rows):
             done = max(done, float(trace.kernels.end[rows].max()))
     kept = [step for step in found if len(step.rows)] or found[:1]
-    return kept if len(trace.kernels) else found
+    return kept
 
 
 def _launched(linked: Linked) -> Floats:

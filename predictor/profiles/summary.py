@@ -158,8 +158,8 @@ def _by(linked: Linked, rows: Sequence[int], keys: Sequence[Any]) -> list[tuple[
 def _notes(linked: Linked, left: Sequence[int]) -> list[str]:
     trace = linked.trace
     notes = []
-    if not len(trace.kernels):
-        notes.append("no kernel of a GPU was recorded: the trace is of a CPU alone")
+    if linked.of_cpu:
+        notes.append("no kernel of a GPU was recorded: the trace is of a CPU alone, whose calls stand for kernels")
     if left:
         ms = float(trace.kernels.length[list(left)].sum()) / 1e3
         notes.append(
