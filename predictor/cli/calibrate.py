@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from predictor.report.under_way import UnderWay
 EXAMPLES = """examples:
   tilecast calibrate --gpu rtx-4090 --data my-rows.parquet --out my-set
   predict --model gpt3 --gpu rtx-4090 --dtype fp32 --artifacts my-set
+  tilecast calibrate --trace trace.json.gz --out my-set
   tilecast calibrate --gpu rtx-4090 --suggest 32 --out cases.json   # what to measure: `microbench collect --cases`
 
 Rows in the measurement schema (docs/reference/dataset-format.md), 5 or more in all; of more than 256 for an estimator
@@ -33,8 +35,13 @@ speak of are copied unchanged.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `calibrate`."""
     parser.epilog = EXAMPLES
-    parser.add_argument("--gpu", required=True, metavar="NAME", help="the GPU that was measured: a name or a YAML file")
+    parser.add_argument(
+        "--gpu",
+        metavar="NAME",
+        help="the GPU that was measured: a name or a YAML file (a trace names its own)",
+    )
     parser.add_argument("--data", metavar="FILE", help="its rows, a file or a folder; those of other GPUs are not read")
+    parser.add_argument("--trace", metavar="FILE", help="instead: a profiler's trace, whose operators are the rows")
     parser.add_argument(
         "--suggest", type=int, metavar="N", help="instead: the N cases that shrink the set's intervals most, 5 to 256"
     )
@@ -49,10 +56,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Calibrate and print what changed."""
-    if (arguments.data is None) == (arguments.suggest is None):
-        raise RequestError("calibrate: expected --data FILE, the rows, or --suggest N, what to measure; one of the two")
+    if sum(given is not None for given in (arguments.data, arguments.trace, arguments.suggest)) != 1:
+        raise RequestError(
+            "calibrate: expected --data FILE or --trace FILE, the rows, or --suggest N, what to measure; one of them"
+        )
+    if arguments.gpu is None and arguments.trace is None:
+        raise RequestError("calibrate: expected --gpu NAME, the GPU that was measured")
     if arguments.suggest is not None:
         return _suggest(arguments)
+    if arguments.trace is None:
+        return _calibrate(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        arguments.data = str(_trace_rows(arguments, Path(folder)))
+        return _calibrate(arguments)
+
+
+def _trace_rows(arguments: argparse.Namespace, folder: Path) -> Path:
+    """The operators of a trace as a file of rows in ``folder``; names the GPU where nobody did."""
+    from predictor.data import dataset
+    from predictor.hardware.gpu import load_gpu
+    from predictor.profiles.linked import Linked
+    from predictor.profiles.recorded import Recorded
+    from predictor.profiles.rows import rows_of
+    from predictor.profiles.steps import steps_of
+    from predictor.profiles.summary import board_id
+
+    linked = Linked(Recorded(arguments.trace))
+    arguments.gpu = arguments.gpu or board_id(linked.trace.board)
+    if arguments.gpu is None:
+        raise RequestError(f"{arguments.trace}: names no board of the catalogue; expected --gpu NAME")
+    frame = rows_of(linked, steps_of(linked), load_gpu(arguments.gpu))
+    path = folder / "trace-rows.parquet"
+    dataset.write(frame, path)
+    say(f"{arguments.trace}: {len(frame):,} shapes that ran, rows of protocol profiler")
+    return path
+
+
+def _calibrate(arguments: argparse.Namespace) -> int:
+    """Calibrate by the rows of --data."""
     from predictor import tracking
     from predictor.fit.calibrate import calibrate
 

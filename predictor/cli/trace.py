@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from predictor.cli.tracked import resolve
 from predictor.errors import RequestError, printable
-from predictor.files.outputs import force_argument
+from predictor.files.outputs import force_argument, output_argument
+from predictor.profiles.record import RECORDED
 from predictor.report.under_way import UnderWay
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 EXAMPLES = """examples:
   tilecast trace show trace.json.gz
   tilecast trace forecast trace.json.gz --gpu b200,mi300x
+  tilecast trace compare trace.json.gz
+  tilecast trace record train.py --out trace.json.gz
   tilecast trace show replay.json.gz --capture capture.json.gz
 
 FILE is what export_chrome_trace of torch.profiler writes (docs/how-to/traces.md).
@@ -39,6 +42,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     forecast.add_argument("--set", action="append", metavar="NAME=VALUE", dest="values",
                           help="a value of those boards in place of the file's, as predict has it")  # fmt: skip
     _add_board(forecast)
+    compare = verbs.add_parser("compare", help="its operators against their forecasts", epilog=EXAMPLES,
+                               formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    _add_trace(compare)
+    compare.add_argument("--top", type=int, default=20, metavar="N", help="operators that are shown (default: 20)")
+    _add_board(compare)
+    record = verbs.add_parser("record", help="run a script under the profiler (needs torch)", epilog=EXAMPLES,
+                              formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    record.add_argument("script", metavar="SCRIPT.py", help="the script of a job")
+    record.add_argument("words", nargs="*", metavar="WORD", help="its arguments; behind -- where they begin with one")
+    record.add_argument("--modules", action="store_true", help="record stacks, which tell modules; slows the host down")
+    output_argument(record, "--out", RECORDED, required=True, metavar="FILE", help="the trace: .json or .json.gz")
 
 
 def _add_board(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +73,7 @@ def _add_trace(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do what the action asks for."""
-    actions = {"show": _show, "forecast": _forecast}
+    actions = {"show": _show, "forecast": _forecast, "compare": _compare, "record": _record}
     return actions[arguments.action](arguments)
 
 
@@ -139,6 +153,44 @@ def _forecast(arguments: argparse.Namespace) -> int:
             say(console, f"  {entry['class']}: {entry['measured_ms']:.4g} -> {entry['ms']:.4g} ms")
         for note in answer.notes:
             say(console, f"  {note}")
+    return 0
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from predictor.kernels.artifact import load_artifacts
+    from predictor.profiles.compared import as_json, compared
+
+    if arguments.top < 1:
+        raise RequestError(f"--top {arguments.top}: expected 1 or more")
+    selector = load_artifacts(resolve(arguments.artifacts))
+    linked, steps = read(arguments)
+    board = board_of(arguments, linked)
+    if board is None:
+        raise RequestError(f"{arguments.file}: is of a CPU that has no file; expected --measured-on GPU")
+    differences = compared(linked, steps, board, selector)
+    if arguments.json:
+        print(json.dumps({"gpu": board.id, "operators": as_json(differences)}, indent=2))
+        return 0
+    from predictor.files.terminal import screen
+    from predictor.report.table import say
+
+    console = screen()
+    say(console, f"{printable(arguments.file)} on {board.id}: {len(differences):,} operators, what costs most first")
+    for each in differences[: arguments.top]:
+        say(
+            console,
+            f"  {each.cost_ms:+9.4g} ms a step  {printable(each.operator)[:50]} x {each.calls:.4g}: measured"
+            f" {each.measured_us:.4g} us, forecast {each.forecast_us:.4g} us ({each.why});"
+            f" {printable(each.shape)[:100]}",
+        )
+    return 0
+
+
+def _record(arguments: argparse.Namespace) -> int:
+    from predictor.profiles.record import record
+
+    record(arguments.script, arguments.words, arguments.out, arguments.modules)
+    print(f"trace in {arguments.out}; next: tilecast trace show {arguments.out}")
     return 0
 
 

@@ -57,7 +57,7 @@ class Forecasts:
     def __init__(self, works: Sequence[Work], gpu: GPUSpec, selector: Selector) -> None:
         self.gpu = gpu
         distinct = list(dict.fromkeys(work.ops for work in works if work.ops))
-        flat = [_linked(op, gpu) for ops in distinct for op in ops]
+        flat = [linked_op(op, gpu) for ops in distinct for op in ops]
         table = predict_kernels(flat, gpu, selector, cold=True) if flat else None
         self.known: dict[tuple[Op, ...], tuple[float, float, float]] = {}
         at = 0
@@ -68,7 +68,7 @@ class Forecasts:
             self.known[ops] = _summed(table, rows)
 
 
-def _linked(op: Op, gpu: GPUSpec) -> Op:
+def linked_op(op: Op, gpu: GPUSpec) -> Op:
     """A collective over the links of the board's usual system; any other operator as it is."""
     if not isinstance(op, Collective):
         return op

@@ -101,6 +101,7 @@ NOT_RUN = {
     "tilecast serve plan --model llama-3.1-8b": "the same; tests/search/test_serving_plans.py finds the fewest GPUs",
     "tilecast serve plan --model qwen3-32b --gpu h200 --num-gpus 8 --isl 4000 --osl 1000 --ttft": "the same",
     "tilecast trace": "a trace of the reader's own; tests/profiles runs each of these on made ones",
+    "tilecast calibrate --trace": "the same",
     "tilecast runs push --tracking-uri http://mlflow.lab": "a server of somebody's laboratory",
 }
 
