@@ -27,7 +27,7 @@ _SHORT = 10.0
 _THROTTLED = 1.5
 
 
-class Difference(NamedTuple):
+class OperatorCost(NamedTuple):
     """One operator: calls a step, and microseconds of a call, measured and forecast with its 80 % interval; what the
     difference costs a step, in milliseconds; and why, in one line."""
 
@@ -41,7 +41,7 @@ class Difference(NamedTuple):
     why: str
 
 
-def compared(linked: Linked, steps: Sequence[ProfiledStep], gpu: GPUSpec, selector: Selector) -> list[Difference]:
+def compared(linked: Linked, steps: Sequence[ProfiledStep], gpu: GPUSpec, selector: Selector) -> list[OperatorCost]:
     """Every mapped operator of the steps. UnsupportedError, one line, where the board cannot compute in a dtype."""
     times: dict[tuple[Op, ...], dict[int, float]] = defaultdict(lambda: defaultdict(float))
     names: dict[tuple[Op, ...], str] = {}
@@ -66,7 +66,7 @@ def compared(linked: Linked, steps: Sequence[ProfiledStep], gpu: GPUSpec, select
         cost = (float(took.sum()) - forecast * len(took)) / 1e3 / len(steps)
         why = _why(ops, measured, float(took.max()), forecast, interval, inside and all(table.estimators))
         found.append(
-            Difference(
+            OperatorCost(
                 names[ops], "; ".join(shape(op) for op in ops), per_step, measured, forecast, interval, cost, why
             )
         )
@@ -93,6 +93,6 @@ def _why(
     return f"{'slower' if measured > forecast else 'faster'} than the library's kernels that were measured"
 
 
-def as_json(differences: Sequence[Difference]) -> list[dict[str, Any]]:
+def as_json(differences: Sequence[OperatorCost]) -> list[dict[str, Any]]:
     """The differences as objects."""
     return [each._asdict() for each in differences]

@@ -36,7 +36,7 @@ def summary(linked: Linked, steps: Sequence[ProfiledStep]) -> dict[str, Any]:
     mapped = sum(float(lengths[row]) for row in rows if linked.work[row].ops)
     wall = sum(step.length_us for step in steps)
     launches = launch_lengths(linked, rows)
-    left = [i for i in range(len(lengths)) if i not in set(rows)] if len(rows) < len(lengths) else []
+    left = np.setdiff1d(np.arange(len(lengths)), rows).tolist()
     return {
         "gpu": board_id(trace.board), "board": trace.board,
         "steps": [_step(step) for step in steps],
