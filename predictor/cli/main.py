@@ -39,6 +39,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "train": ("predictor.cli.train", "fit every estimator from measurements"),
         "calibrate": ("predictor.cli.calibrate", "adapt the estimators to a GPU by a few measured rows"),
         "evaluate": ("predictor.cli.evaluate", "forecasts against measurements"),
+        "ledger": ("predictor.cli.ledger", "forecasts dated before their measurement: record, score"),
         "runs": ("predictor.cli.runs", "runs that MLflow did not take: list them, send them"),
     },
     "Shell": {
@@ -133,7 +134,8 @@ def _run(verb: str | None, words: list[str]) -> int:
 def _launched(verb: str | None, words: list[str]) -> tuple[list[str], tuple[str, ...]]:
     """The words of a line whose verb takes a launch command, which has become options, and what to say of it."""
     simulates = verb == "serve" and "simulate" in words
-    if verb != "predict" and not simulates:
+    records = verb == "ledger" and "record" in words
+    if verb != "predict" and not simulates and not records:
         return words, ()
     from predictor.cli.launched import with_launched
 

@@ -249,6 +249,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("my-gpu", "my-board"):
         (folder / f"{name}.yaml").write_text(board.replace("hypothetical-x1", name), encoding="utf-8")
     (folder / "examples").symlink_to(ROOT / "examples")
+    (folder / "measured.csv").write_text("id,measured_ms\n1,8.4\ndense,95\n", encoding="utf-8")
     arrivals = "".join(f"{0.2 * n:.1f},{100 + n},{5 + n % 3}\n" for n in range(20))
     (folder / "requests.csv").write_text(f"arrival_s,input_tokens,output_tokens\n{arrivals}", encoding="utf-8")
     talk = {"conversations": [{"from": "human", "value": "why " * 50}, {"from": "gpt", "value": "because " * 20}]}
