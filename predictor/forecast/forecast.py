@@ -265,6 +265,11 @@ class Forecast:
         known = run.numbers.notes + board_notes(run.gpu, run.work.parallelism.num_gpus)
         known += run.config.notes + ignored_notes(run.config.ignored)
         known += context_notes(run.config, run.work) + capture_notes(run)
+        training = run.work.training
+        if training is not None and training.lora_targets is not None:
+            from predictor.models.built.adapted import target_notes  # few runs have any
+
+            known += target_notes(training.lora_targets, run.config)
         return replace(
             brief,
             memory=advised(self.memory, run),

@@ -13,6 +13,8 @@ MODES = ("forward", "prefill", "decode", "train")
 #: Batches of a ragged batch's parts below this are a line between whole ones, others are rounded. Chosen by hand,
 #: not from data.
 _INTERPOLATED = 16
+#: Words for the linear layers that get adapters: all of a layer, or attention's projections.
+ALL_LINEAR, ATTENTION_LINEAR = "all", "attention"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +31,9 @@ class Step:
     sequence meet as many keys, because the kernel is made for them (FasterTransformer's take 64 to 384).
 
     ``routing``: how tokens fall on experts (`predictor.ops.routing`). ``lora``: rank of the adapters
-    beside attention's projections, in training (0: none). ``masked``: positions of each sequence that the
-    masked-language-model head works on (0: all). ``sampling``: how the next tokens are chosen, of
+    beside linear layers, in training (0: none); ``lora_targets``: which layers have them, `ALL_LINEAR`,
+    `ATTENTION_LINEAR` or names with commas (`predictor.models.built.adapted`). ``masked``: positions of each sequence
+    that the masked-language-model head works on (0: all). ``sampling``: how the next tokens are chosen, of
     `predictor.engines.SAMPLINGS`; "" where the pass ends with its logits. ``exchanges``: of unfused attention in
     training, GPUs that have a part of every sequence each, and exchange heads for positions around it.
     ``capacity``: in training, rows that an expert takes at most, over those of an even spread (0: all that come).
@@ -52,6 +55,7 @@ class Step:
     experts: str = "loop"
     sampling: str = ""
     lora: int = 0
+    lora_targets: str = ATTENTION_LINEAR
     masked: int = 0
     exchanges: int = 1
     capacity: float = 0.0

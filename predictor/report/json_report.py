@@ -7,6 +7,7 @@ from typing import Any
 
 from predictor.engines.registry import ALL_GATHER, copying
 from predictor.kernels.interval import LEVEL
+from predictor.models.step import ATTENTION_LINEAR
 from predictor.report.wording import release_of
 from predictor.request.parallelism import Parallelism
 from predictor.request.training import Training
@@ -109,7 +110,9 @@ def _training(over: Parallelism, training: Training) -> dict[str, Any]:
         "schedule": over.order if over.pp > 1 else None, "recompute": training.recompute,
         "stage_layers": list(over.stage_layers) or None,
         "cp_comm": over.cp_comm if over.cp > 1 else None, "tp_overlap": over.tp_overlap,
-        "ep_overlap": over.ep_overlap, "lora": training.lora, "mean_len": training.mean_len,
+        "ep_overlap": over.ep_overlap, "lora": training.lora,
+        "lora_targets": (training.lora_targets or ATTENTION_LINEAR) if training.lora else None,
+        "mean_len": training.mean_len,
         "masked_tokens": training.masked_tokens, "capacity_factor": training.capacity_factor,
         "dp_overlap": over.dp_overlap or None, "cuda_graphs": training.cuda_graphs,
     }  # fmt: skip

@@ -272,8 +272,11 @@ class Words:
         WORKLOAD, "layers whose activations move to the host's memory", modes=TRAIN,
         least=0, most=LARGEST_TOKENS, unit="layers", column="cpu_offload_layers"))
     lora: int = field(default=0, metadata=row(
-        WORKLOAD, "rank of adapters beside attention's projections; training updates these alone", modes=TRAIN,
+        WORKLOAD, "rank of adapters beside linear layers; training updates these alone", modes=TRAIN,
         least=0, most=LARGEST_DEGREE, unit="rank", column="peft"))
+    lora_targets: str | None = field(default=None, metadata=row(
+        WORKLOAD, "linear layers that have adapters: all of a layer, attention, or names such as q_proj,v_proj",
+        usual="attention", modes=TRAIN, unit="NAME,..."))
     mean_len: int = field(default=0, metadata=row(
         WORKLOAD, "mean tokens of a sequence, where batches are packed without padding", modes=TRAIN,
         least=0, most=LARGEST_TOKENS, unit="tokens", column="mean_len"))

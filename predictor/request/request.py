@@ -405,6 +405,10 @@ def _check_training(config: Model, training: Training, engine: Engine) -> None:
         raise RequestError(
             f"--lora {training.lora}: the rank exceeds the width {width:,} of {config.name}; expected less"
         )
+    if training.lora_targets is not None:
+        from predictor.models.built.adapted import check_targets  # names of classes: few runs have any
+
+        check_targets(training.lora_targets, config)
     if training.capacity_factor and (not config.experts or config.expert_capacity or not engine.fuses):
         why = f"--execution {engine.name} runs experts one by one, and drops no tokens; expected 0"
         if not config.experts or config.expert_capacity:

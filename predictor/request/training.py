@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from predictor import engines
 from predictor.errors import RequestError
 from predictor.files.records import dataclass
+from predictor.models.step import ALL_LINEAR, ATTENTION_LINEAR
 from predictor.request.options import OPTIONS, check_words, checks_of
 from predictor.request.words import recomputed
 
@@ -23,9 +24,10 @@ class Training:
 
     ``micro_batch``: the sequences of one forward and backward pass (0: those of a replica); ``micro_batch_assumed``:
     nobody asked for so many. ``recompute`` says what runs again in the backward pass (`recomputed`),
-    ``offload_layers`` how many layers a rank keeps the activations of in host memory. ``lora``: rank of adapters beside
-    attention's projections, which alone are trained then (0: all weights are). ``mean_len``: tokens of a sequence on
-    average where batches are packed without padding, each sequence taken as long (0: the workload's ``seq_len``).
+    ``offload_layers`` how many layers a rank keeps the activations of in host memory. ``lora``: rank of adapters, which
+    alone are trained then (0: all weights are); ``lora_targets``: the linear layers that have them (None: attention's).
+    ``mean_len``: tokens of a sequence on average where batches are packed without padding, each sequence taken as long
+    (0: the workload's ``seq_len``).
     ``masked_tokens``: positions of each sequence that a masked-language-model head works on (0: all).
     ``capacity_factor``: rows that an expert takes at most, over those of an even spread; what is beyond is dropped
     (0: nothing is). ``cuda_graphs``: what a step captures, of `predictor.engines.base.CAPTURES`, or "none".
@@ -36,6 +38,7 @@ class Training:
     recompute: str = "none"
     offload_layers: int = 0
     lora: int = 0
+    lora_targets: str | None = None
     mean_len: int = 0
     masked_tokens: int = 0
     capacity_factor: float = 0.0
@@ -45,6 +48,8 @@ class Training:
     def __post_init__(self) -> None:
         check_words(self, _CHECKED)
         recomputed(self.recompute)
+        if self.lora_targets is not None:
+            _check_targets(self.lora_targets)
         factor = self.capacity_factor
         if (
             isinstance(factor, bool)
@@ -67,6 +72,8 @@ class Training:
             raise RequestError(
                 f"--masked-tokens {self.masked_tokens}: a sequence has {work.tokens_each} tokens; expected at most that"
             )
+        if self.lora_targets is not None and not self.lora:
+            raise RequestError(f"--lora-targets {self.lora_targets}: no adapters; expected --lora RANK beside it")
         framework = engine.training
         if self.cuda_graphs != "none" and (framework is None or self.cuda_graphs not in framework.captures):
             raise RequestError(
@@ -92,6 +99,18 @@ class Training:
     def asked(self) -> dict[str, object]:
         """Every word, by name, that is not at its default."""
         return {name: value for name in _WORDS if (value := getattr(self, name)) != OPTIONS[name].default}
+
+
+def _check_targets(targets: object) -> None:
+    """RequestError, one line, for linear layers that are no list of names."""
+    names = targets.split(",") if isinstance(targets, str) else []
+    if not all(names) or len(set(names)) < len(names) or not names:
+        raise RequestError(
+            f"--lora-targets {targets!r}: expected {ALL_LINEAR}, {ATTENTION_LINEAR}, or names of linear layers with one"
+            " comma between them, each once, such as q_proj,v_proj"
+        )
+    if len(names) > 1 and not {ALL_LINEAR, ATTENTION_LINEAR}.isdisjoint(names):
+        raise RequestError(f"--lora-targets {targets}: {ALL_LINEAR} and {ATTENTION_LINEAR} stand alone; expected names")
 
 
 _WORDS = tuple(name for name in Training.__match_args__ if name in OPTIONS)

@@ -10,7 +10,7 @@ from predictor.engines import CAPTURED, GREEDY, PIECES
 from predictor.files.records import replace
 from predictor.graph import Graph, Node
 from predictor.models.base import Feature, Model, Part
-from predictor.models.step import Step
+from predictor.models.step import ATTENTION_LINEAR, Step
 from predictor.ops.attention import Attention
 from predictor.ops.collective import Collective, over
 from predictor.ops.routing import RANDOM
@@ -177,6 +177,7 @@ def make_step(
         routing=RANDOM if work.routing is None else work.routing.distribution,
         experts="whole" if engine.fuses else "loop",
         lora=0 if training is None else training.lora,
+        lora_targets=ATTENTION_LINEAR if training is None else training.lora_targets or ATTENTION_LINEAR,
         masked=0 if training is None else training.masked_tokens,
         capacity=0.0 if training is None else training.capacity_factor,
         sampling=sampling if serving and engine.samples else "",

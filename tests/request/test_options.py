@@ -169,8 +169,9 @@ def test_columns_of_suites_and_words_of_plans_are_those_of_the_table() -> None:
 
 
 #: Words of training that other modes refuse -> a value that is not the default.
-TRAINING = {"optimizer": "sgd", "micro_batch": 2, "recompute": "full", "offload_layers": 1, "lora": 8, "mean_len": 16,
-            "masked_tokens": 4, "capacity_factor": 1.5, "cuda_graphs": "layer"}  # fmt: skip
+TRAINING = {"optimizer": "sgd", "micro_batch": 2, "recompute": "full", "offload_layers": 1, "lora": 8,
+            "lora_targets": "all", "mean_len": 16, "masked_tokens": 4, "capacity_factor": 1.5,
+            "cuda_graphs": "layer"}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", TRAINING)

@@ -17,6 +17,7 @@ from predictor.files.patterns import Pattern
 from predictor.files.records import dataclass, replace
 from predictor.formats.parts import Checkpoint
 from predictor.formats.quantization import STATIC, integer_word
+from predictor.models.built.class_names import LAYERS, MODULES, modules_of
 from predictor.models.built.config import ModelConfig
 from predictor.models.built.keys import quantization_of
 
@@ -39,62 +40,6 @@ Single = tuple[tuple[str, str], ...]
 
 #: Elements that share a scale. Source: OCP Microscaling Formats 1.0.
 _MX = 32
-
-#: Names of the modules of each part below a layer, where a class has no others.
-MODULES: Mapping[str, tuple[str, ...]] = {
-    "attention.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    "attention.q_a": ("self_attn.q_a_proj",),
-    "attention.q_b": ("self_attn.q_b_proj",),
-    "attention.kv_a": ("self_attn.kv_a_proj_with_mqa",),
-    "attention.kv_b": ("self_attn.kv_b_proj",),
-    "attention.out": ("self_attn.o_proj",),
-    "mlp.up": ("mlp.gate_proj", "mlp.up_proj"),
-    "mlp.down": ("mlp.down_proj",),
-    "shared_experts": tuple(f"mlp.shared_experts.{name}_proj" for name in ("gate", "up", "down")),
-    "experts": tuple(f"mlp.experts.0.{name}_proj" for name in ("gate", "up", "down")),
-}
-_OTHERS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "mixtral": {"experts": tuple(f"block_sparse_moe.experts.0.{name}" for name in ("w1", "w3", "w2"))},
-    "phi3": {"attention.qkv": ("self_attn.qkv_proj",), "mlp.up": ("mlp.gate_up_proj",)},
-    "opt": {"attention.out": ("self_attn.out_proj",), "mlp.up": ("fc1",), "mlp.down": ("fc2",)},
-    "bloom": {
-        "attention.qkv": ("self_attention.query_key_value",), "attention.out": ("self_attention.dense",),
-        "mlp.up": ("mlp.dense_h_to_4h",), "mlp.down": ("mlp.dense_4h_to_h",),
-    },
-    "gpt2": {
-        "attention.qkv": ("attn.c_attn",), "attention.out": ("attn.c_proj",), "mlp.up": ("mlp.c_fc",),
-        "mlp.down": ("mlp.c_proj",),
-    },
-    "minimax_m2": {"experts": tuple(f"block_sparse_moe.experts.0.{name}" for name in ("w1", "w3", "w2"))},
-    "nemotron_h": {
-        "attention.qkv": tuple(f"mixer.{name}_proj" for name in "qkv"), "attention.out": ("mixer.o_proj",),
-        "mlp.up": ("mixer.up_proj",), "mlp.down": ("mixer.down_proj",),
-        "shared_experts": tuple(f"mixer.shared_experts.{name}_proj" for name in ("up", "down")),
-        "experts": tuple(f"mixer.experts.0.{name}_proj" for name in ("up", "down")),
-    },
-    "mpt": {
-        "attention.qkv": ("attn.Wqkv",), "attention.out": ("attn.out_proj",), "mlp.up": ("ffn.up_proj",),
-        "mlp.down": ("ffn.down_proj",),
-    },
-}  # fmt: skip
-#: Where a class keeps its layers; "model.layers" without a name here.
-_LAYERS = {
-    "opt": "model.decoder.layers",
-    "gpt2": "transformer.h",
-    "bloom": "transformer.h",
-    "mpt": "transformer.blocks",
-    "nemotron_h": "backbone.layers",
-}
-#: Names of the modules that mix tokens in place of attention.
-_MIXERS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "delta": {
-        "attention.qkv": ("linear_attn.in_proj_qkv", "linear_attn.in_proj_z"),
-        "attention.out": ("linear_attn.out_proj",),
-    },
-    "scan": {"attention.qkv": ("mixer.in_proj",), "attention.out": ("mixer.out_proj",)},
-}
-#: Types whose shared experts are one module of another name.
-_ONE_SHARED = ("qwen2_moe", "qwen3_next", "qwen3_5_moe")
 
 
 def read_checkpoint(data: Mapping[str, Any], config: ModelConfig, where: str) -> Checkpoint | None:
@@ -535,17 +480,6 @@ def _plain_name(name: str) -> str:
     return name.replace("model.language_model.", "model.").replace("language_model.", "", 1)
 
 
-def _modules(part: str, config: ModelConfig) -> tuple[str, ...]:
-    """Names of a part's modules below a layer, as the class calls them."""
-    if part == "attention.q_b" and not config.q_lora_rank:
-        return ("self_attn.q_proj",)
-    if part in (mixer := _MIXERS.get(config.mixer, {})):
-        return mixer[part]
-    if part == "shared_experts" and config.model_type in _ONE_SHARED:
-        return tuple(f"mlp.shared_expert.{name}_proj" for name in ("gate", "up", "down"))
-    return _OTHERS.get(config.model_type, {}).get(part, MODULES[part])
-
-
 def _parts(config: ModelConfig, sparse: bool) -> tuple[str, ...]:
     """The parts that a layer has."""
     latent = ("attention.q_b", "attention.kv_a", "attention.kv_b")
@@ -561,10 +495,10 @@ def _by_part(rules: Rules, config: ModelConfig) -> Checkpoint:
 
     An engine runs the modules of a part as one product; where their words differ, the part counts as unquantized.
     """
-    prefix = _LAYERS.get(config.model_type, "model.layers")
+    prefix = LAYERS.get(config.model_type, "model.layers")
     layers = [
         {
-            part: _common([rules.of(f"{prefix}.{i}.{name}") for name in _modules(part, config.at(i))])
+            part: _common([rules.of(f"{prefix}.{i}.{name}") for name in modules_of(part, config.at(i))])
             for part in _parts(config.at(i), config.is_sparse(i))
         }
         for i in range(config.layers)

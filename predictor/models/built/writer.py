@@ -15,7 +15,7 @@ from predictor.formats.dtypes import bytes_of
 from predictor.formats.parts import HIGH_PARTS
 from predictor.graph.graph import Block, Node
 from predictor.graph.tensor import STATE, WEIGHT, Segments, Tensor
-from predictor.models.step import Step
+from predictor.models.step import ATTENTION_LINEAR, Step
 from predictor.ops.attention import Attention
 from predictor.ops.base import FORWARD, Op
 from predictor.ops.by_hand import HandGelu
@@ -139,8 +139,16 @@ class Writer:
         out = Tensor(name, (*x.axes[:-1], axis), (*rows, n), self.act, segments=made)
         op = Gemm(self.act, m, n, k, 1, "linear", bias, layout)
         self.put(op, name, inputs, out, 1, calls, part=part, scope=scope)
-        rank = self.step.lora
-        return self._adapted(name, x, out, rank) if rank and part.startswith("attention.") else out
+        return self._adapted(name, x, out, self.step.lora) if self.step.lora and self._trains(part, name) else out
+
+    def _trains(self, part: str, name: str) -> bool:
+        """Whether a linear layer gets an adapter."""
+        targets = self.step.lora_targets
+        if targets == ATTENTION_LINEAR:
+            return part.startswith("attention.")
+        from predictor.models.built.adapted import is_adapted  # names of classes: most runs have none
+
+        return is_adapted(targets, part, name, self.config)
 
     def _adapted(self, name: str, x: Tensor, y: Tensor, rank: int) -> Tensor:
         """``y`` of a projection of ``x`` and what an adapter of low rank adds to it, scaled by alpha over the rank (Hu
