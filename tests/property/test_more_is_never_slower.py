@@ -119,6 +119,16 @@ def test_random_requests() -> None:
     assert not wrong, f"{len(wrong)} of {REQUESTS}:\n" + "\n".join(lines)
 
 
+@pytest.mark.parametrize("gpu", ["gh200-144gb", "h100-sxm", "l40s"])
+@pytest.mark.parametrize("execution", ["megatron", "compile"])
+def test_a_product_is_no_slower_where_what_was_measured_with_it_is_faster(gpu: str, execution: str) -> None:
+    """Times of narrow products hold that of a quantization, which is taken out where another kernel has done it."""
+    mode = "train" if execution == "megatron" else "prefill"
+    words = (("mode", mode), ("batch", 3), ("dtype", "fp8"), ("execution", execution), ("seq_len", 500))
+    for more in ("l2", "memory_bandwidth", "peak_flops"):
+        assert Asked("llama-3.2-1b", gpu, more, 3.0, words).gained() <= 0.0, more
+
+
 @pytest.mark.parametrize("alone", ["clock", "clock and watts", "sm_count", "sm_count and watts"])
 def test_weaker_sms_are_slower_by_no_more_than_they_are_weaker(alone: str) -> None:
     """SMs or the clock times k at the peaks of the file."""
