@@ -19,6 +19,7 @@ from predictor.errors import RequestError
 from predictor.files.records import replace
 from predictor.report.under_way import UnderWay
 from predictor.request.options import GOALS, ON, SIMULATIONS, TRAFFIC
+from predictor.request.speculation import check_words_together, read_acceptance
 
 if TYPE_CHECKING:
     from predictor.serving.deployment import Options
@@ -45,7 +46,7 @@ def _serving(arguments: argparse.Namespace, traffic: Traffic, options: Options) 
     from predictor.serving.simulator import costs_of, deployed, serve
 
     lengths = int(traffic.input_tokens.max()), int(traffic.output_tokens.max())
-    asked = server_run(arguments, *lengths)
+    asked = server_run(arguments, *lengths, drafts=arguments.drafts)
     if arguments.prefill_servers is None:
         if arguments.prefill_tp is not None:
             raise RequestError(f"--prefill-tp {arguments.prefill_tp}: of servers that read prompts; expected"
@@ -72,12 +73,15 @@ def run(arguments: argparse.Namespace) -> int:
         check_rows_path(arguments.out)
     goals, traffic = goals_of(arguments), traffic_of(arguments)
     traffic = replace(traffic, notes=(*arguments.remarks, *traffic.notes))
-    if bool(arguments.drafts) != (arguments.acceptance is not None):
-        raise RequestError("--drafts K and --acceptance P go together; expected both or neither")
+    check_words_together(arguments.drafts, arguments.acceptance, arguments.draft_model)
+    acceptance = 0.0
+    if arguments.drafts:
+        acceptance, note = read_acceptance(arguments.acceptance, arguments.drafts)
+        traffic = replace(traffic, notes=(*traffic.notes, note)) if note else traffic
     prefixes = None if arguments.prefix_cache is None else arguments.prefix_cache == ON
     options = Options(
         arguments.max_num_seqs, arguments.max_num_batched_tokens, prefixes, arguments.drafts,
-        arguments.acceptance or 0.0, arguments.replicas,
+        acceptance, arguments.replicas,
     )  # fmt: skip
     with UnderWay(f"simulating {len(traffic):,} requests", arguments):
         serve_at = _serving(arguments, traffic, options)

@@ -39,18 +39,25 @@ def add_server(parser: argparse.ArgumentParser, without: Collection[str] = ()) -
     add_options(parser, rows.values())
 
 
-def server_run(arguments: argparse.Namespace, longest_prompt: int, longest_output: int, tp: int | None = None) -> Run:
-    """The checked run of a server; lengths are those of the longest requests. ``tp`` in place of its own."""
+def server_run(
+    arguments: argparse.Namespace, longest_prompt: int, longest_output: int, tp: int | None = None, drafts: int = 0
+) -> Run:
+    """The checked run of a server; lengths are those of the longest requests. ``tp`` in place of its own; with
+    ``drafts``, the run of what makes them, too."""
     from predictor.cli.tracked import resolve
     from predictor.request.request import Request
 
     words: dict[str, Any] = {name: getattr(arguments, name) for name in words_of(SERVE)}
     words["artifacts"] = resolve(arguments.artifacts)
     words["tp"] = arguments.tp if tp is None else tp
-    return Request(
+    if drafts:
+        words |= {name: getattr(arguments, name) for name in ("drafts", "acceptance", "draft_model")}
+    run = Request(
         arguments.model, arguments.gpu, mode="generate", batch=arguments.dp, seq_len=longest_prompt,
         output_len=longest_output, **words,
     ).run()  # fmt: skip
+    # a server counts drafts itself: its steps are of one token each
+    return replace(run, work=run.work.changed(drafts=0, acceptance=0.0, draft_model="")) if drafts else run
 
 
 def goals_of(arguments: argparse.Namespace) -> Goals:

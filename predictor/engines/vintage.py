@@ -136,7 +136,8 @@ class Graphs:
 
     ``sizes``: batches of decodes, ascending; ``padded``: a batch runs the next larger one, else its own or none;
     ``longest``: tokens of the longest sequence of a captured batch. ``prompt_tokens``: steps with prompts of up to so
-    many tokens run in captured pieces, the attention between them launched; 0 for none.
+    many tokens run in captured pieces, the attention between them launched; 0 for none. ``of_tokens``: with drafts,
+    ``sizes`` count the tokens of a step; else its sequences, each with its drafts.
     """
 
     sizes: tuple[int, ...]
@@ -145,6 +146,7 @@ class Graphs:
     longest: int = NO_LIMIT
     prompt_tokens: int = 0
     unverified: str = ""
+    of_tokens: bool = False
 
     def batch_of(self, batch: int, longest: int = 0) -> int | None:
         """The size that a decode step of ``batch`` sequences runs in, of up to ``longest`` tokens; None where it runs
@@ -157,6 +159,14 @@ class Graphs:
         if place == len(self.sizes) or (not self.padded and self.sizes[place] != tokens):
             return None
         return self.sizes[place]
+
+    def tokens_of(self, sequences: int, width: int = 1, longest: int = 0) -> int | None:
+        """Tokens of the graph that a decode step of ``sequences`` runs in, each with ``width`` tokens of its own; None
+        where it runs uncaptured."""
+        if self.of_tokens:
+            return self.batch_of(sequences * width, longest)
+        size = self.batch_of(sequences, longest)
+        return None if size is None else size * width
 
     def pieces(self, tokens: int) -> int | None:
         """Tokens of the pieces that a step of ``tokens`` with prompts runs in; its own beyond ``sizes``, None where it

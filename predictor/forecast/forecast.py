@@ -38,7 +38,7 @@ from predictor.simulate.falling import falling_notes
 from predictor.simulate.interval import range_notes, total_interval
 from predictor.simulate.memory import Memory, memory_of, parameters
 from predictor.simulate.plan import plan_of
-from predictor.simulate.stage import EXCHANGES, PIPELINE, Plan
+from predictor.simulate.stage import DRAFT_PROMPTS, EXCHANGES, PIPELINE, Plan
 from predictor.simulate.sustained import power_notes
 from predictor.simulate.times import GAPS, LAUNCHING, Operators, OpTime, TimedStage, largest_moment
 
@@ -126,8 +126,9 @@ class Forecast:
             return {timed.stage.phase: timed.total_s for timed in self.stages}
         if mode != "generate":
             return {mode: self.latency_s}
-        decode_s = self.latency_s - first.each_s if rest else 0.0
-        phases = {"prefill": first.each_s, "decode": decode_s, "ttft": first.each_s}
+        read_s = first.each_s + sum(timed.total_s for timed in rest if timed.stage.phase == DRAFT_PROMPTS)
+        decode_s = self.latency_s - read_s if rest else 0.0
+        phases = {"prefill": read_s, "decode": decode_s, "ttft": read_s}
         serving = self.run.work.serving
         assert serving is not None
         return phases | ({"tpot": decode_s / (serving.output_len - 1)} if rest else {})
@@ -185,6 +186,8 @@ class Forecast:
         work, serving = self.run.work, self.run.work.serving
         if serving is not None and serving.mode == "generate":
             return plain(work.batch * serving.output_len * 1.0)
+        if serving is not None and serving.drafts:
+            return work.batch * serving.acceptance_length
         each = work.batch if work.mode == "decode" else sum(work.prompt_lens) or work.batch * work.tokens_each
         return plain(each * work.steps * 1.0)
 

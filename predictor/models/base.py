@@ -204,6 +204,11 @@ class Model(ABC):
         """Elements of an attention head; 0 where they have no name."""
         return 0
 
+    @property
+    def draft_layers(self) -> int:
+        """Layers behind the last that guess further tokens (multi-token prediction); no pass of its own runs them."""
+        return 0
+
     # -- what a run may ask of it --------------------------------------------------------------------------------------
 
     @property

@@ -146,6 +146,9 @@ def settings(answer: Prediction) -> list[tuple[str, str]]:
         flags.append(("kernel_gap", f"{work.kernel_gap_s * 1e6:.6g}us"))
     if serving is not None and serving.sampling != GREEDY:
         flags.append(("sampling", serving.sampling))
+    if serving is not None and serving.drafts:
+        flags += [("drafts", str(serving.drafts)), ("acceptance", f"{serving.acceptance:g}")]
+        flags += [("draft_model", serving.draft_model)] if serving.draft_model else []
     if work.memory_fraction is not None or answer.memory.fraction < 1.0:
         flags.append(("memory_fraction", repr(answer.memory.fraction)))
     return flags

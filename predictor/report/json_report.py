@@ -10,6 +10,7 @@ from predictor.kernels.interval import LEVEL
 from predictor.models.step import ATTENTION_LINEAR
 from predictor.report.wording import release_of
 from predictor.request.parallelism import Parallelism
+from predictor.request.serving import Serving
 from predictor.request.training import Training
 from predictor.request.workload import Workload
 from predictor.simulate.answer import SCHEMA_VERSION, ClassTime, NodeTime, Prediction
@@ -89,9 +90,21 @@ def _workload(answer: Prediction) -> dict[str, Any]:
         "software": work.software or None,
         "release": release_of(work) or None,
         "sampling": None if serving is None else serving.sampling,
+        **_speculation(serving),
         "attention": work.attention,
         "optimizer": None if training is None else training.optimizer,
         "launch_overhead_us": work.launch_overhead_s * 1e6 if answer.cpu_busy_s else None,
+    }
+
+
+def _speculation(serving: Serving | None) -> dict[str, Any]:
+    """Drafts of a step, and the tokens that it gives with them; nothing of a run without drafts."""
+    if serving is None or not serving.drafts:
+        return {}
+    return {
+        "drafts": serving.drafts,
+        "acceptance_length": serving.acceptance_length,
+        "draft_model": serving.draft_model or None,
     }
 
 

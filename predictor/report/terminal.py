@@ -42,6 +42,9 @@ def first_line(answer: Prediction) -> str:
         parts.append(f"seq-len {work.seq_len}")
     if serving is not None and serving.output_len:
         parts.append(f"output-len {serving.output_len}")
+    if serving is not None and serving.drafts:
+        by = f" of {serving.draft_model}" if serving.draft_model else ""
+        parts.append(f"{serving.drafts} drafts{by}, {serving.acceptance_length:.3g} tokens a step")
     if work.steps > 1:
         parts.append(f"steps {work.steps}")
     parts += [f"dtype {dtype_words(work)}"]

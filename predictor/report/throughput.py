@@ -38,5 +38,6 @@ def throughput(answer: Prediction) -> str:
     if unit != TOKENS:
         return text
     if work.mode == "decode":
-        return f"{text}, {per_second(1.0 / answer.latency_s, 'steps')} of {work.batch:,} token{'s' * (work.batch > 1)}"
+        steps = per_second(1.0 / answer.latency_s, "steps")
+        return f"{text}, {steps} of {answer.tokens:,.4g} token{'s' * (answer.tokens > 1)}"
     return f"{text}, {per_second(answer.sequences_per_s, 'sequences')}"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from predictor import engines
 from predictor.engines.base import CAPTURES
 from predictor.engines.registry import ALL_GATHER, exchanges
-from predictor.errors import RequestError
+from predictor.errors import RequestError, printable
 from predictor.files.arguments import LARGEST_SEED
 from predictor.files.outputs import PAGE, PICTURE, SAVED_GRAPH, TRACE, OutputKind, by_ending, table
 from predictor.files.records import dataclass, replace
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 #: Groups of --help, in its order.
 GROUPS = MODEL, WORKLOAD, NUMBERS, GPUS, ENGINE, OUTPUT = ("model", "workload", "numbers", "GPUs", "engine", "output")
 TRAIN = ("train",)
+DECODES = ("decode", "generate")
 ATTENTIONS = ("math", "flash")
 SHARDS = NO_SHARD, ZERO1, ZERO2, ZERO3, HSDP = "none", "zero1", "zero2", "zero3", "hsdp"
 #: Orders in which a stage of a pipeline works on its micro-batches.
@@ -175,7 +176,7 @@ class Option:
             return
         *others, last = self.row.modes
         modes = f"{', '.join(others)} and {last} take" if others else f"{last} takes"
-        shown = f"{value:g} s" if self.row.unit == "TIME" else f"{value}"
+        shown = f"{value:g} s" if self.row.unit == "TIME" else printable(f"{value}")[:80]
         raise RequestError(f"{self.flag} {shown}: only --mode {modes} it")
 
     def _check_real(self, value: object) -> None:
@@ -378,6 +379,17 @@ class Words:
     sampling: str = field(default=engines.GREEDY, metadata=row(
         ENGINE, "how an engine that serves chooses tokens: {choices}", choices=engines.SAMPLINGS, modes=CACHED,
         unit="HOW", verbs=(SERVE,)))
+    drafts: int = field(default=0, metadata=row(
+        ENGINE, "tokens that are guessed a step, for the model to check: by its own layer for that (multi-token"
+        " prediction), or by --draft-model; needs --acceptance", modes=DECODES, unit="K", least=0, most=_DRAFTS,
+        page="needs --acceptance"))
+    acceptance: str | float | None = field(default=None, metadata=row(
+        ENGINE, "how many drafts are right: the chance of each (0 to 1), the tokens a step that come of it (above 1, as"
+        " engines report their acceptance length), or a file of either (docs/how-to/serving.md)", modes=DECODES,
+        unit="L|FILE", page="may name a file of this machine"))
+    draft_model: str | Path | Model | None = field(default=None, metadata=row(
+        ENGINE, "the model that makes the drafts, on the same GPUs", usual="a layer of --model", modes=DECODES,
+        unit="MODEL", page="needs --acceptance"))
     memory_fraction: float | None = field(default=None, metadata=row(
         ENGINE, "part of the GPU's memory that the run may use, as the engine counts it (vLLM gpu_memory_utilization,"
         " SGLang mem_fraction_static, TensorRT-LLM free_gpu_memory_fraction)", usual="the engine's, 1 without an"
@@ -509,10 +521,7 @@ SIMULATIONS: dict[str, Option] = _named(
         ENGINE, "tokens of a step at most", usual="the engine's", unit="N", least=1)),
     Option("prefix_cache", "str | None", None, Row(
         ENGINE, "whether prompts share pages: {choices}", usual="the engine's", choices=(ON, OFF), unit="on|off")),
-    Option("drafts", "int", 0, Row(
-        ENGINE, "tokens guessed a step by a layer of the model (MTP)", unit="K", least=0, most=_DRAFTS)),
-    Option("acceptance", "float | None", None, Row(
-        ENGINE, "chance that a draft is right (with --drafts)", unit="P", least=0, most=1)),
+    *(OPTIONS[name].with_row(modes=()) for name in ("drafts", "acceptance", "draft_model")),
     Option("replicas", "int", 1, Row(
         GPUS, "servers alike that share the requests", unit="N", least=1, most=MOST_SERVERS)),
     Option("prefill_servers", "int | None", None, Row(

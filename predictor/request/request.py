@@ -19,11 +19,12 @@ from predictor.models.base import CACHED, MODES, Feature, Model
 from predictor.models.forms import model_of
 from predictor.request.instance import of_instance
 from predictor.request.numbers import Cache, cached, default_attention, dtype_word, experts_as_they_are, numbers_of
-from predictor.request.options import OPTIONS, TRAIN, Words, words_of_modes
+from predictor.request.options import DECODES, OPTIONS, TRAIN, Words, words_of_modes
 from predictor.request.parallelism import Parallelism
 from predictor.request.routing import router_of
 from predictor.request.run import Run
 from predictor.request.serving import Serving
+from predictor.request.speculation import check_speculation, read_acceptance
 from predictor.request.training import Training
 from predictor.request.words import (
     LARGEST_DEGREE,
@@ -93,6 +94,10 @@ class Request(Words):
         attention = _attention(self, config, gpu, engine, numbers.name, sizes["seq_len"])
         cache = Cache(self.mode, engine, attention, gpu)
         numbers, kv_source = cached(numbers, config.checkpoint, self.kv_dtype, cache)
+        if self.mode in DECODES and self.drafts and self.acceptance is not None:
+            OPTIONS["drafts"].check(self.drafts)
+            said = read_acceptance(self.acceptance, self.drafts)[1]
+            notes += (said,) if said else ()
         numbers = replace(numbers, notes=numbers.notes + notes) if notes else numbers
         degrees = _degrees(self)
         launch_s, assumed = _launch_overhead(self.launch_overhead, gpu, engine)
@@ -121,7 +126,8 @@ class Request(Words):
         )
         _check_length(config, work)
         chosen = load_artifacts(self.artifacts) if selector is None else selector
-        return Run(config, gpu, work, numbers, chosen, self.top, self.explain, self.strict, self.power)
+        draft = _draft(self, config, engine, lens, chosen)
+        return Run(config, gpu, work, numbers, chosen, self.top, self.explain, self.strict, self.power, draft)
 
 
 #: Words that are sizes: of the others follows all of a run but its lengths.
@@ -129,6 +135,8 @@ SIZES = ("batch", "seq_len", "context_len", "output_len")
 #: Words that training alone takes, and those of the modes with a KV cache.
 _TRAINS = tuple(name for name in words_of_modes(TRAIN) if name not in Parallelism.__match_args__)
 _SERVES = words_of_modes(CACHED)
+#: Words of speculative decoding.
+_SPECULATES = ("drafts", "acceptance", "draft_model")
 _words_of = attrgetter(*(name for name in OPTIONS if name not in SIZES))
 
 
@@ -165,7 +173,7 @@ class Runs:
 def _sized_alone(asked: Request, model: Model) -> bool:
     """Whether sizes change nothing of a run but its lengths: those of no inputs, and of no micro-batches."""
     fixed = model.sizes is not None or model.parts() or not model.supports(Feature.LENGTH)
-    return asked.mode != "train" and asked.prompt_lens is None and not fixed
+    return asked.mode != "train" and asked.prompt_lens is None and not fixed and not asked.drafts
 
 
 def _sizes(asked: Request, config: Model, slots: tuple[int, ...] = ()) -> dict[str, Any]:
@@ -205,8 +213,43 @@ def _serving(asked: Request, sizes: Mapping[str, int], kv_dtype: str, kv_source:
         _refuse(words)
         return None
     words |= {name: sizes[name] for name in sizes.keys() & words.keys()}
+    drafts, acceptance, draft_model = (words.pop(name) for name in _SPECULATES)
+    if asked.mode in DECODES and (drafts or acceptance is not None or draft_model is not None):
+        OPTIONS["drafts"].check(drafts)
+        words |= {"drafts": drafts, "draft_model": _name_of(draft_model)}
+        words["acceptance"] = 0.0 if acceptance is None else read_acceptance(acceptance, drafts)[0]
+    elif asked.mode not in DECODES:
+        _refuse(dict(zip(_SPECULATES, (drafts, acceptance, draft_model), strict=True)))
     words |= {"step_overhead_s": words.pop("step_overhead"), "kv_dtype": kv_dtype, "kv_dtype_source": kv_source}
     return Serving(asked.mode, **words)
+
+
+def _name_of(model: object) -> str:
+    """What a model that makes drafts is called; "" for none."""
+    return "" if model is None else model.name if isinstance(model, Model) else str(model)
+
+
+def _draft(
+    asked: Request, config: Model, engine: Engine, lens: tuple[int, ...], selector: ArtifactSet | RooflineOnly
+) -> Run | None:
+    """The run of the model that makes drafts, None where a layer of the model's own does, or nothing.
+
+    RequestError, one line, where words of speculation do not go together.
+    """
+    if asked.mode not in DECODES:
+        return None
+    check_speculation(asked.drafts, asked.acceptance, asked.draft_model, config, engine, asked.pp)
+    if asked.drafts and lens:
+        raise RequestError(f"--drafts {asked.drafts}: not built for --prompt-lens; expected one length, or 0")
+    if asked.draft_model is None:
+        return None
+    alone = replace(
+        asked, model=asked.draft_model, drafts=0, acceptance=None, draft_model=None, top=0, explain=None, power=False
+    )
+    try:
+        return alone.run(selector)
+    except RequestError as error:
+        raise type(error)(f"--draft-model {_name_of(asked.draft_model)}: {error}") from None
 
 
 def _refuse(words: Mapping[str, Any]) -> None:

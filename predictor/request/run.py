@@ -16,7 +16,7 @@ class Run:
 
     ``numbers`` are the formats of its weights, activations and KV cache; ``selector`` the estimators; ``top`` the
     operators that the answer lists, ``explain`` the one that it explains; ``strict``: an operator that no table knows
-    is an error; ``power``: the answer says what the GPUs draw.
+    is an error; ``power``: the answer says what the GPUs draw; ``draft``: the run of a model that makes drafts.
     """
 
     config: Model
@@ -28,6 +28,7 @@ class Run:
     explain: str | None = None
     strict: bool = False
     power: bool = False
+    draft: Run | None = None
 
     def noted(self, remarks: tuple[str, ...]) -> Run:
         """The same run, whose answer begins its notes with ``remarks``."""

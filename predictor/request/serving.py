@@ -11,6 +11,7 @@ from predictor.files.records import dataclass
 from predictor.models.base import CACHED
 from predictor.request.numbers import DEFAULT
 from predictor.request.options import OPTIONS, check_words, checks_of
+from predictor.request.speculation import tokens_a_step
 from predictor.request.words import check_step_overhead, one_of
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ class Serving:
     tokens that generate makes a sequence; ``context_len``: those that a decode step finds in the cache.
     ``step_overhead_s`` is what the engine's host adds to every step (None: what its release is known to add,
     `Workload.waits_s`). ``sampling``: how a step's tokens are chosen, of `SAMPLINGS`.
+    ``drafts``: tokens that are guessed a step, ``acceptance``: how many of them are right
+    (`predictor.request.speculation`), ``draft_model``: the model that guesses, "" for a layer of the run's own.
     """
 
     mode: str
@@ -34,6 +37,9 @@ class Serving:
     step_overhead_s: float | None = None
     sampling: str = GREEDY
     kv_dtype_source: str = DEFAULT
+    drafts: int = 0
+    acceptance: float = 0.0
+    draft_model: str = ""
 
     def __post_init__(self) -> None:
         if self.mode not in CACHED:
@@ -45,8 +51,15 @@ class Serving:
             OPTIONS["output_len"].refuse(self.output_len)
         if self.context_len and self.mode != "decode":
             OPTIONS["context_len"].refuse(self.context_len)
+        if self.drafts and self.mode == "prefill":
+            OPTIONS["drafts"].refuse(self.drafts)
         if self.step_overhead_s is not None:
             check_step_overhead(self.step_overhead_s)
+
+    @property
+    def acceptance_length(self) -> float:
+        """Tokens that a decode step gives a sequence on average: its own, and the drafts that are right."""
+        return tokens_a_step(self.acceptance, self.drafts) if self.drafts else 1.0
 
     def check(self, work: Workload) -> None:
         """RequestError, one line, for what does not go with the engine of ``work``."""

@@ -34,8 +34,8 @@ from predictor.passes.pipeline import check_stages, layers_of, staged
 from predictor.request.run import Run
 from predictor.serving.cost_tables import CHUNKS, RATIOS, Body, Chunks, Decodes, doublings
 from predictor.simulate.lower import Lowering, lower, mesh_of
-from predictor.simulate.plan import make_step, reducing
-from predictor.simulate.stage import Plan, Stage
+from predictor.simulate.plan import drafting, make_step, reducing
+from predictor.simulate.stage import DRAFT, Plan, Stage
 from predictor.simulate.templates import lower_alike
 from predictor.simulate.timeline import NO_GAPS, gaps_of
 from predictor.simulate.times import Operators
@@ -91,6 +91,10 @@ class StepCosts:
         self._waits_s = run.work.waits_s
         self._waits_of: dict[int, float] = {}
         self.operators = Operators(run.gpu, self.engine, WithoutIntervals(run.selector))
+        self.drafter: StepCosts | None = None  # of the model that makes drafts
+        if sizes.drafts and run.draft is not None:
+            self.drafter = StepCosts(run.draft, replace(sizes, drafts=0), graphs)
+            self.drafter._waits_s = {}  # which a step has once
         self._fill()
 
     # -------------------------------------------------------------------------------------------------------- filling
@@ -98,7 +102,8 @@ class StepCosts:
     def _fill(self) -> None:
         sizes, captured = self.sizes, self.engine.decode_host == CAPTURED
         most = sizes.sequences * self.width
-        inside = [size for size in self.graphs.sizes if size < 2 * most] if captured else []
+        each = 1 if self.graphs.of_tokens else self.width
+        inside = [size * each for size in self.graphs.sizes if size * each < 2 * most] if captured else []
         steps = sorted({*doublings(1, most), *inside})
         largest = min(self.graphs.prompt_tokens, sizes.tokens) if captured else 0
         tokens = sorted({*doublings(1, sizes.tokens), *self._listed(sizes.tokens), max(1, largest)})
@@ -117,9 +122,18 @@ class StepCosts:
         self._captured, self._launched = Body(steps, timed[:n]), Body(steps, timed[n : 2 * n])
         self._mixed = Body(tokens, timed[2 * n : 2 * n + len(tokens)])
         self._pieces = Body([n for n, _ in inside_pieces], timed[2 * n + len(tokens) :]) if inside_pieces else None
+        self._draft = self._draft_body(steps, heads) if sizes.drafts and self.drafter is None else None
         self._fill_attention(tokens)
         self._decode_s: dict[int, tuple[FloatArray, FloatArray]] = {}
         self._decode_one: dict[int, tuple[float, float, float]] = {}  # GPU, CPU and waits by sequences
+
+    def _draft_body(self, steps: Sequence[int], decodes: Sequence[Graph]) -> Body:
+        """Passes of the model's own layer for drafts, without attention, by sequences."""
+        host = CAPTURED if self.engine.decode_host == CAPTURED else self.engine.host
+        gaps, launch_s = gaps_of(host == CAPTURED, self.run.work.kernel_gap_s), self.run.work.launch_overhead_s
+        graphs = (drafting(reducing(graph, self.run)) for graph in decodes)
+        stages = [Stage(graph, DRAFT, _LONG, host, launch_s, gaps=gaps) for graph in graphs]
+        return Body(steps, [timed for (timed,) in self.operators.time([Plan((stage,)) for stage in stages])])
 
     def _listed(self, most: int) -> tuple[int, ...]:
         listed = tuple(n for n in set(self.sizes.prompts) if n <= most)
@@ -229,10 +243,12 @@ class StepCosts:
         body, cpu = self._decode_body(sequences)
         attention = self._decodes.at(sequences, contexts / sequences)
         wait = self.waits_s(sequences)
+        drafted = self._drafted_s(sequences, contexts) if self.sizes.drafts else 0.0
         if len(self._share) == 1:
-            whole: FloatArray = (np.maximum(body[0] + attention, cpu[0]) + wait) * self._factor
+            whole: FloatArray = (np.maximum(body[0] + attention, cpu[0]) + drafted + wait) * self._factor
             return whole, whole
         stages = np.maximum(body[:, None] + self._share[:, None] * attention, cpu[:, None])
+        stages[-1] += drafted
         return (stages.sum(axis=0) + wait) * self._factor, (stages.max(axis=0) + wait) * self._factor
 
     def decode_step(self, sequences: int, context: float) -> float:
@@ -242,27 +258,42 @@ class StepCosts:
             gpu, cpu = self._decode_body(sequences)
             known = self._decode_one[sequences] = float(gpu[0]), float(cpu[0]), self.waits_s(sequences)
         gpu_s, cpu_s, wait_s = known
+        if self.sizes.drafts:
+            wait_s += float(self._drafted_s(sequences, np.array([context]))[0])
         return (max(gpu_s + self._decodes.of(sequences, context / sequences), cpu_s) + wait_s) * self._factor
 
     def _decode_body(self, sequences: int) -> tuple[FloatArray, FloatArray]:
         gpu_and_cpu_s = self._decode_s.get(sequences)
         if gpu_and_cpu_s is None:
             tokens = sequences * self.width
-            size = self.graphs.size_of(tokens)
+            size = self.graphs.tokens_of(sequences, self.width)
             if self.engine.decode_host == CAPTURED and size is not None:
                 gpu, cpu = self._captured.at(size)[0], [0.0] * len(self._share)
             else:
                 gpu, cpu = self._launched.at(tokens)
-            gpu[-1] += self._drafted_s(sequences)
             gpu_and_cpu_s = self._decode_s[sequences] = np.array(gpu), np.array(cpu)
         return gpu_and_cpu_s
 
-    def _drafted_s(self, sequences: int) -> float:
-        """Drafts of a step, each a pass over one layer and the head (multi-token prediction)."""
-        if not self.sizes.drafts:
-            return 0.0
-        whole, head = sum(self._captured.at(sequences)[0]), self._captured.head(sequences)
-        return self.sizes.drafts * ((whole - head) / self.run.config.stack().layers + head)
+    def _drafted_s(self, sequences: int, contexts: FloatArray) -> FloatArray:
+        """What makes the drafts of a step, of shape (steps,), as `decode`: passes of the model's layer for it and the
+        head (multi-token prediction), or steps of the model that makes them."""
+        drafts = self.sizes.drafts
+        if self.drafter is not None:
+            return drafts * self.drafter.decode(sequences, contexts)[0]
+        assert self._draft is not None
+        gpu, cpu = self._draft.at(sequences)
+        attention = self._decodes.at(sequences, contexts / sequences) / self.run.config.stack().layers
+        return drafts * np.maximum(gpu[0] + attention, cpu[0])
+
+    def _drafted_beside_s(
+        self, chunks: Sequence[tuple[int, int]], sequences: int, context: int, heads: int, step_s: float
+    ) -> float:
+        """The same of a step with chunks of prompts, which the drafter reads, too; ``step_s``: without it."""
+        drafts = self.sizes.drafts
+        after = float(self._drafted_s(sequences, np.array([float(context)]))[0]) if sequences else 0.0
+        if self.drafter is None:
+            return after + step_s / self.run.config.stack().layers
+        return self.drafter.mixed(chunks, sequences, context, heads)[0] + after * (drafts - 1) / drafts
 
     def mixed(
         self, chunks: Sequence[tuple[int, int]], sequences: int, context: int, heads: int, widest: int = 0
@@ -277,8 +308,9 @@ class StepCosts:
         attention = self.attention_of(chunks) if chunks else 0.0
         if sequences:
             attention += max(self._decodes.of(sequences, context / sequences), context * self._joined_s)
-            gpu[-1] += self._drafted_s(sequences)
         stages = [max(g + share * attention, c) for g, share, c in zip(gpu, self._shares, cpu, strict=True)]
+        if self.sizes.drafts:
+            stages[-1] += self._drafted_beside_s(chunks, sequences, context, heads, sum(stages))
         wait = self.waits_s(sequences + len(chunks))
         return (sum(stages) + wait) * self._factor, (max(stages) + wait) * self._factor
 

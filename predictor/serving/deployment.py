@@ -12,7 +12,8 @@ from predictor.hardware.system import default_system
 from predictor.models.base import Model
 from predictor.request.options import SIMULATIONS
 from predictor.request.run import Run
-from predictor.simulate.memory import Memory, cache_bytes, memory_of
+from predictor.request.speculation import read_acceptance, tokens_a_step
+from predictor.simulate.memory import Memory, bytes_of_drafts, cache_bytes, memory_of
 from predictor.simulate.plan import plan_of
 
 
@@ -20,7 +21,8 @@ from predictor.simulate.plan import plan_of
 class Options:
     """What a person may set of a server; None is the engine's default for the GPU.
 
-    ``drafts``: tokens that are guessed a step, ``acceptance``: the chance that one is right where those before it were;
+    ``drafts``: tokens that are guessed a step, ``acceptance``: the chance that one is right where those before it were,
+    or, above 1, the tokens that a step gives;
     ``replicas``: servers alike that share the traffic; ``captured``: decode batches of 1 to so many are captured, each
     in a graph of its own; ``online``: behind a server, not called from Python; ``chunked_prefill``: a prompt may take
     several steps.
@@ -37,17 +39,18 @@ class Options:
     chunked_prefill: bool | None = None
 
     def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_num_batched_tokens", "drafts", "replicas", "acceptance"):
+        for name in ("max_num_seqs", "max_num_batched_tokens", "drafts", "replicas"):
             value = getattr(self, name)
             if value is not None:
                 SIMULATIONS[name].check(value)
+        read_acceptance(self.acceptance, self.drafts)
         if self.captured is not None and (isinstance(self.captured, bool) or self.captured < 0):
             raise RequestError(f"captured {self.captured!r}: expected a whole number, at least 0")
 
     @property
     def tokens_a_step(self) -> float:
         """What a decode step gives a sequence on average: its own token and the drafts up to the first wrong one."""
-        return 1.0 + sum(self.acceptance**i for i in range(1, self.drafts + 1))
+        return tokens_a_step(self.acceptance, self.drafts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +128,7 @@ def _deployed(run: Run, options: Options, longest: int) -> Deployment:
         latent=run.config.is_mla, dp=work.parallelism.dp,
     )  # fmt: skip
     rules = _limited(release.scheduler(setting), options)
-    memory, each_token = _memory(run, min(rules.tokens, context), longest)
+    memory, each_token = _memory(run, min(rules.tokens, context), longest, options.drafts > 0)
     size = page_tokens(engine, attention_kernel(engine, DECODE, run.gpu, latent=run.config.is_mla) or "") or 1
     tokens = int(memory.kv_cache_capacity / each_token)
     if not tokens:
@@ -172,11 +175,15 @@ def _limited(rules: Scheduler, options: Options) -> Scheduler:
     return replace(rules, tokens=tokens, sequences=sequences, prefill_tokens=prompts, chunks=chunks)
 
 
-def _memory(run: Run, budget: int, longest: int) -> tuple[Memory, float]:
+def _memory(run: Run, budget: int, longest: int, drafts: bool) -> tuple[Memory, float]:
     """What one GPU keeps beside the cache while ``budget`` tokens are read, and bytes of the cache of a token of a
-    sequence of ``longest``."""
+    sequence of ``longest``; with what makes ``drafts``."""
     ranks = run.work.parallelism.dp
     work = run.work.changed(mode="prefill", batch=ranks, seq_len=budget, output_len=0, prompt_lens=())
     reading = replace(run, work=work)
     each = cache_bytes(run.config, replace(work, seq_len=longest), run.numbers) / longest
-    return memory_of(reading, plan_of(reading)), each
+    memory = memory_of(reading, plan_of(reading))
+    if not drafts:
+        return memory, each
+    weights, more = bytes_of_drafts(run, longest)
+    return replace(memory, weights=memory.weights + weights), each + more / longest

@@ -190,8 +190,12 @@ class Prediction:
 
     @property
     def tpot_s(self) -> float | None:
-        """Time per output token after the first: of a decode step, in generate their mean. None in other modes."""
-        return self.phases_s.get("tpot", self.latency_s if self.workload.mode == "decode" else None)
+        """Time per output token after the first: of a decode step, in generate their mean; with drafts of a step that
+        gives several. None in other modes."""
+        serving = self.workload.serving
+        if serving is None or serving.mode != "decode":
+            return self.phases_s.get("tpot")
+        return self.latency_s / serving.acceptance_length
 
     @property
     def sequences_per_s(self) -> float:

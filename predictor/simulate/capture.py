@@ -25,20 +25,24 @@ def splits(op: Op) -> bool:
 
 
 def decode_size(run: Run) -> Size | None:
-    """Sequences of the graph that a rank's decode step runs in, those that pad it included; None where it is launched.
+    """Tokens of the graph that a rank's decode step runs in, those that pad it included: of every sequence, and of its
+    drafts. None where it is launched.
 
     Its own where the engine captures nothing by default, or where nobody read what it captures.
     """
     engine, work = run.work.engine, run.work
+    drafts = 0 if work.serving is None else work.serving.drafts
     batch = work.sequences_a_pass
     if engine.decode_host != CAPTURED:
-        return batch
+        return batch * (1 + drafts)
     from predictor.engines.defaults import graphs  # engines that capture alone have defaults of it
     from predictor.engines.vintage import Setting
 
-    setting = Setting(run.gpu, work.parallelism.tp, work.parallelism.pp, latent=run.config.is_mla)
+    setting = Setting(run.gpu, work.parallelism.tp, work.parallelism.pp, drafts=drafts, latent=run.config.is_mla)
     held = graphs(engine, setting)
-    return batch if held is None else _sizes(held.batch_of, batch, work.longest_sequence)
+    if held is None:
+        return batch * (1 + drafts)
+    return _sizes(lambda n, longest: held.tokens_of(n, 1 + drafts, longest), batch, work.longest_sequence)
 
 
 def _sizes(captured: Callable[..., int | None], *asked: Size) -> Size | None:

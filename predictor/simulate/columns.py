@@ -149,6 +149,8 @@ def structure(run: Run, pipelines: bool = False) -> tuple[object, ...] | None:
         return None
     tokens, makes, served = work.seq_len, 0, None
     if serving is not None:
+        if serving.drafts:
+            return None
         tokens = max(tokens, serving.context_len) + serving.output_len
         makes = min(serving.output_len, 6)  # of a few steps each is forecast, of more a sample (`plan.sample_contexts`)
         served = _serving_words_of(serving)

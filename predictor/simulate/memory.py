@@ -254,10 +254,28 @@ def memory_of(run: Run, plan: Plan, most: Any = None) -> Memory:
     parts = run.config.supports(Feature.NAMES)
     weights = _weight_bytes(run.config, run.numbers.formats, mesh_of(work)) if parts else _read_off(plan, run)
     cache = cache_bytes(run.config, work, run.numbers, run.config.stack(plan.first))
+    if work.serving is not None and work.serving.drafts:
+        more = bytes_of_drafts(run)
+        weights, cache = weights + more[0], cache + more[1]
     ranks = work.parallelism.dp
     ran = plan.stages if work.serving is None else plan.stages[:1]  # parts of a pipeline; decode steps need less
     most = max(_largest_moment(stage.graph) for stage in ran) if most is None else most
     return Memory(weights, 0.0, 0.0, most, cache, sequences=work.batch // ranks, ranks=ranks, **allowed)
+
+
+def bytes_of_drafts(run: Run, longest: int = 0) -> tuple[float, float]:
+    """Bytes of weights and of the KV cache that drafts add: those of the model that makes them, else of a layer; the
+    cache of the run, or of a sequence of ``longest``."""
+    maker = run.draft or run
+    work, mesh = maker.work, mesh_of(maker.work)
+    if longest:
+        work = work.changed(mode="prefill", batch=work.parallelism.dp, seq_len=longest, output_len=0, prompt_lens=())
+    cache = cache_bytes(maker.config, work, maker.numbers)
+    if run.draft is not None:
+        return _weight_bytes(maker.config, maker.numbers.formats, mesh), cache
+    layers, formats, local = run.config.stack().layers, run.numbers.formats, _local(mesh)
+    two, single = (run.config.weight_bytes_of_stage(formats, local, n / layers) for n in (2, 1))
+    return two - single, cache / layers
 
 
 def cache_bytes(config: Model, work: Workload, numbers: Precision, stack: Stack | None = None) -> Any:

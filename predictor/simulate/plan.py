@@ -20,7 +20,7 @@ from predictor.request.workload import Workload
 from predictor.simulate.capture import decode_size, padded, padded_lens, prompt_size, tokens_of
 from predictor.simulate.columns import NoColumns, Size, agree, each_of, first, points, whole
 from predictor.simulate.lower import Lowering, lower, mesh_of
-from predictor.simulate.stage import Plan, Stage
+from predictor.simulate.stage import DRAFT, DRAFT_PROMPTS, Plan, Stage
 from predictor.simulate.templates import lower_alike
 from predictor.simulate.timeline import gaps_of
 
@@ -37,9 +37,9 @@ def plan_of(run: Run, captured: bool = True) -> Plan:
     """The stages of a run on one of its GPUs; without ``captured`` every kernel of a serving engine is launched.
 
     A forward pass runs ``steps`` times, a part of a pipeline as often as that says; generate is a prefill, which gives
-    the first token, then ``output_len - 1`` decode steps; training one stage of ``batch / micro_batch`` passes forward
-    and backward, then one step of the optimizer (none of it, where there is no optimizer). RequestError where a degree
-    does not divide the model.
+    the first token, then ``output_len - 1`` decode steps (fewer with drafts, and after each the passes that make the
+    next ones); training one stage of ``batch / micro_batch`` passes forward and backward, then one step of the
+    optimizer (none of it, where there is no optimizer). RequestError where a degree does not divide the model.
     """
     config, work, numbers = run.config, run.work, run.numbers
     if work.training is not None:
@@ -53,12 +53,14 @@ def plan_of(run: Run, captured: bool = True) -> Plan:
     def stage(passes: _Passes, phase: str, weight: float = 1.0, context: int = 0) -> Stage:
         graph, host, alone = passes
         gaps = gaps_of(host in (CAPTURED, PIECES), work.kernel_gap_s)
-        passed = Stage(reducing(graph, run), phase, weight, host, launch_s, waits, gaps, context, counted=alone)
+        once = () if phase in (DRAFT, DRAFT_PROMPTS) else waits
+        passed = Stage(reducing(graph, run), phase, weight, host, launch_s, once, gaps, context, counted=alone)
         return passed if work.parallelism.pp == 1 else _piped(passed, config, work, numbers)
 
     if mode == "decode":
         (passes,) = _decode_steps(run, (0,), captured)
-        return Plan((stage(passes, mode),))
+        drafts = (stage(each, DRAFT, float(_drafts(run))) for each in _draft_passes(run, (0,), captured))
+        return Plan((stage(passes, mode), *drafts))
     parts = config.parts()
     if parts:
         return Plan(
@@ -72,10 +74,17 @@ def plan_of(run: Run, captured: bool = True) -> Plan:
     if mode == "generate":
         assert work.serving is not None
         grown, weights = sample_contexts(work.serving.output_len - 1)
+        steps, each = 1.0 / work.serving.acceptance_length, _drafts(run)
         stages += [
-            stage(passes, "decode", weight, work.seq_len + more)
+            stage(passes, "decode", weight * steps if each else weight, work.seq_len + more)
             for passes, weight, more in zip(_decode_steps(run, grown, captured), weights, grown, strict=True)
         ]
+        if each:
+            stages += [
+                stage(passes, DRAFT, weight * steps * each, work.seq_len + more)
+                for passes, weight, more in zip(_draft_passes(run, grown, captured), weights, grown, strict=True)
+            ]
+            stages.append(stage(_draft_prompts(run, captured), DRAFT_PROMPTS))
     return Plan(tuple(stages))
 
 
@@ -92,12 +101,52 @@ def _decode_steps(run: Run, grown: tuple[Size, ...], captured: bool) -> list[_Pa
     """Decode steps that find ``grown`` tokens in the cache beside the run's own, as the engine runs them."""
     config, work, numbers, engine = run.config, run.work, run.numbers, run.work.engine
     exact = _decode_graphs(config, work, numbers, grown)
+    tokens, drafts = work.sequences_a_pass, _drafts(run)
+    if drafts:  # all tokens of a sequence are checked in one pass, whose attention reads its cache once
+        tokens *= 1 + drafts
+        exact = tuple(padded(_decode_graphs(config, work, numbers, grown, tokens), exact))
     size = decode_size(run) if captured else None
-    if size is None or np.all(size == work.sequences_a_pass):
+    if size is None or np.all(size == tokens):
         host = engine.host if size is None else engine.decode_host
         return [_Passes(graph, host) for graph in exact]
     wide = _decode_graphs(config, work, numbers, grown, size)
     return [_Passes(graph, engine.decode_host, alone) for graph, alone in zip(padded(wide, exact), exact, strict=True)]
+
+
+def _drafts(run: Run) -> int:
+    """Tokens that are guessed a step."""
+    return 0 if run.work.serving is None else run.work.serving.drafts
+
+
+def _draft_passes(run: Run, grown: tuple[Size, ...], captured: bool) -> list[_Passes]:
+    """What guesses a token after a step with ``grown`` tokens more in the cache: a decode step of the model that makes
+    drafts, or a layer and the head of the run's own. None without drafts."""
+    if not _drafts(run):
+        return []
+    if run.draft is not None:
+        return _decode_steps(run.draft, grown, captured)
+    host = run.work.engine.host if not captured or decode_size(run) is None else run.work.engine.decode_host
+    graphs = _decode_graphs(run.config, run.work, run.numbers, grown)
+    return [_Passes(drafting(graph), host) for graph in graphs]
+
+
+def _draft_prompts(run: Run, captured: bool) -> _Passes:
+    """The pass of what makes drafts over the prompts, which fills its part of the cache."""
+    if run.draft is not None:
+        return _prompts(run.draft, "prefill", captured)
+    passes = _prompts(run, "prefill", captured)
+    alone = None if passes.alone is None else drafting(passes.alone)
+    return _Passes(drafting(passes.graph), passes.host, alone)
+
+
+def drafting(graph: Graph) -> Graph:
+    """Of a pass of a model, that of its layer of multi-token prediction: the last layer, between embedding and head,
+    both of which are the model's own (DeepSeek-V3, arXiv:2412.19437, section 2.2)."""
+    numbered = [place for place, block in enumerate(graph.blocks) if block.layers]
+    last = max(numbered, key=lambda place: graph.blocks[place].layers[-1])
+    layer = graph.blocks[last]
+    layer = replace(layer, repeat=1, layers=layer.layers[-1:])
+    return replace(graph, blocks=(*graph.blocks[: numbered[0]], layer, *graph.blocks[numbered[-1] + 1 :]))
 
 
 def _prompts(run: Run, mode: str, captured: bool) -> _Passes:

@@ -14,6 +14,9 @@ from predictor.simulate.timeline import NO_GAPS, Gaps
 #: Phases of what replicas and stages of a pipeline exchange beside the layers' own collectives.
 EXCHANGES = GRADIENTS, WEIGHTS, PIPELINE = "gradients", "weights", "pipeline"
 
+#: Phases of speculative decoding beside the model's own passes: what makes drafts, and its pass over the prompts.
+DRAFT, DRAFT_PROMPTS = "draft", "draft prompts"
+
 
 class Stage(NamedTuple):
     """Passes that are alike: ``graph``, run ``weight`` times.
@@ -61,7 +64,8 @@ class Stage(NamedTuple):
             return "optimizer step"
         if self.phase in EXCHANGES:
             return self.phase
-        return f"decode step, {self.context:,} tokens in the cache" if self.context else self.phase
+        name = "decode step" if self.phase == "decode" else self.phase
+        return f"{name}, {self.context:,} tokens in the cache" if self.context else self.phase
 
 
 class Rank(NamedTuple):

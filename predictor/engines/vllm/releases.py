@@ -147,7 +147,7 @@ def _graphs_0_14(setting: Setting) -> Graphs:
     """1, 2, 4, in steps of 8 to 256, of 16 to twice the sequences of a step with their drafts, 512 at most."""
     largest = min(2 * _scheduler_0_14(setting).sequences * (1 + setting.drafts), 512)
     return Graphs(
-        sizes_up_to(largest), prompt_tokens=largest,
+        sizes_up_to(largest), prompt_tokens=largest, of_tokens=True,
         source="vLLM 0.14.1 config/vllm.py:1068-1160,135-150; config/compilation.py:60-66 (FULL_AND_PIECEWISE)",
     )  # fmt: skip
 

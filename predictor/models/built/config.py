@@ -119,6 +119,7 @@ class ModelConfig(Model):
     encoder_layers: int = 0
     relative_buckets: int = 0
     num_labels: int = 0
+    draft_layers: int = 0  # that guess further tokens (multi-token prediction), no part of ``layers``
     assumed: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()  # keys of its config that nobody knows
     notes: tuple[str, ...] = ()  # what an answer says of how it stands for its config

@@ -212,7 +212,9 @@ def config_from_dict(data: Mapping[str, Any], name: str = "model", where: str = 
     seen: set[str] = set()
     try:
         check_raw(data, where)
-        config = family(Read(data, seen), name, f"{where} ({model_type})")
+        read = Read(data, seen)
+        config = family(read, name, f"{where} ({model_type})")
+        config = replace(config, draft_layers=draft_layers(read, config, where))
     except SpecError:
         ignored_keys(data, model_type, seen, where)  # a missing size may be there under a misspelt key
         raise
@@ -223,6 +225,29 @@ def config_from_dict(data: Mapping[str, Any], name: str = "model", where: str = 
     from predictor.models.built.checkpoint import read_checkpoint  # a checkpoint in 16 bit starts without it
 
     return replace(config, checkpoint=read_checkpoint(data, config, where), ignored=ignored)
+
+
+#: Keys of the layers that guess further tokens. Source: config.json of DeepSeek-V3, MiMo and GLM-4.5, and of Qwen3.5.
+_DRAFT_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
+#: Types whose checkpoints have such layers though a config.json may not say so. Source: tensors "mtp.layers.0" that the
+#: quantized checkpoints of Qwen3.5 leave out (predictor/models/built/published/qwen3.5-397b-a17b-nvfp4.json).
+_ALWAYS_DRAFTS = ("qwen3_5", "qwen3_5_moe")
+
+
+def draft_layers(data: Mapping[str, Any], config: ModelConfig, where: str) -> int:
+    """Layers of multi-token prediction; none where layers differ in more than their experts and their attention."""
+    if any(not (kind.feed and kind.mixer != "none") for kind in config.variants):
+        return 0
+    inner = data.get("text_config")
+    for said in (inner if isinstance(inner, Mapping) else {}, data):
+        for key in _DRAFT_KEYS:
+            count = said.get(key)
+            if count is None:
+                continue
+            if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+                raise SpecError(f"{where}: {key!r} is {count!r:.40}, expected an integer of at least 0")
+            return count
+    return int(data.get("model_type") in _ALWAYS_DRAFTS)
 
 
 def check_raw(data: Mapping[str, Any], where: str) -> None:
