@@ -13,11 +13,8 @@ apart; rows that the suite suspects of anything else are left out. Compiled code
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +28,8 @@ from accuracy_rows import Rows  # noqa: E402
 import predictor  # noqa: E402
 from predictor.errors import RequestError, TilecastError, one_line  # noqa: E402
 from predictor.files.extras import require  # noqa: E402
-from predictor.graph.recording import Recording  # noqa: E402
 from predictor.models.traced.model import TracedModel  # noqa: E402
-from predictor.models.traced.sources import need_torch  # noqa: E402
-from predictor.ops.convolution import Convolution  # noqa: E402
+from predictor.models.traced.module_files import model_of_file, with_tf32_convolutions  # noqa: E402
 
 SUITE = "ground_truth/kernelbench.csv"
 #: How a mode of the suite runs; the others put compiled code into a CUDA graph.
@@ -43,55 +38,6 @@ EXECUTIONS = {
 }  # fmt: skip
 #: Words of ``suspect`` whose rows are scored, in a line of their own; any other word leaves a row out.
 APART = ("launch_floor", "a10_or_a10g_by_row")
-
-
-def model_of(path: Path) -> TracedModel:
-    """The traced model of a file with `Model`, `get_init_inputs` and `get_inputs`; its code is run."""
-    torch = need_torch()
-    spec = importlib.util.spec_from_file_location(f"kernelbench_{path.stem}", path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise RequestError(f"{path}: no such module; expected the public data")
-    code = importlib.util.module_from_spec(spec)
-
-    class InTraining(torch.nn.Module):  # type: ignore[misc, name-defined]
-        """A module that stays in training mode."""
-
-        def __init__(self, module: Any) -> None:
-            super().__init__()
-            self.module = module
-
-        def train(self, mode: bool = True) -> Any:
-            return super().train(True)
-
-        def forward(self, *args: Any) -> Any:
-            return self.module(*args)
-
-    def build() -> Any:
-        spec.loader.exec_module(code)  # type: ignore[union-attr]
-        return InTraining(code.Model(*code.get_init_inputs())), list(code.get_inputs())
-
-    model = predictor.trace(build, name=path.stem)
-    source: Any = model.source
-    source.record = with_tf32_convolutions(source.record)
-    return model
-
-
-def with_tf32_convolutions(record: Callable[..., Recording]) -> Callable[..., Recording]:
-    """``record``, whose convolutions in fp32 run on tensor cores."""
-
-    def recorded(*args: Any, **words: Any) -> Recording:
-        whole = record(*args, **words)
-        blocks = []
-        for block in whole.graph.blocks:
-            nodes = [
-                replace(node, op=replace(node.op, dtype="tf32"))
-                if isinstance(node.op, Convolution) and node.op.dtype == "fp32" else node
-                for node in block.nodes
-            ]  # fmt: skip
-            blocks.append(replace(block, nodes=tuple(nodes)))
-        return replace(whole, graph=replace(whole.graph, blocks=tuple(blocks)))
-
-    return recorded
 
 
 def kind_of(row: dict[str, Any]) -> str:
@@ -131,7 +77,7 @@ def main() -> int:
             key = row["gpu"], EXECUTIONS[row["mode"]]
             if key not in answers:
                 try:
-                    model = model or model_of(args.data / str(module))
+                    model = model or with_tf32_convolutions(model_of_file(args.data / str(module)))
                     words = {"mode": "forward", "dtype": "fp32", "execution": key[1]}
                     answers[key] = predictor.predict(model, key[0], **words).latency_ms, ""
                 except TilecastError as error:

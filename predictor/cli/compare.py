@@ -16,6 +16,7 @@ from predictor.report.under_way import UnderWay
 from predictor.request.options import OPTIONS, OUTPUTS, PRICE, PRICES
 
 if TYPE_CHECKING:
+    from predictor.hardware.gpu import GPUSpec
     from predictor.report.compare import Entry
 
 EXAMPLES = """examples:
@@ -99,6 +100,16 @@ def compare(
                 reason = " ".join(str(error).split())
             entries.append(Entry(config.name, spec.id, answer, reason, prices.get(spec.id), source))
     return ranked(entries)
+
+
+def boards_of(text: str) -> list[GPUSpec]:
+    """The boards of a list with commas, each once. RequestError, one line, for what is none."""
+    from predictor.hardware.gpu import load_gpu
+
+    names = _names(text, "gpu")
+    specs = [load_gpu(name) for name in names]
+    _check_once("gpu", names, specs)
+    return specs
 
 
 def _names(text: str, flag: str) -> list[str]:

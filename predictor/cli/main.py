@@ -23,6 +23,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "serve": ("predictor.cli.serve_words", "requests under load: simulate, plan"),
         "compare": ("predictor.cli.compare", "one model on many GPUs, or many models on one"),
         "plan": ("predictor.cli.plan", "the fastest parallel plans of a training step on so many GPUs"),
+        "bench-suite": ("predictor.cli.bench_suite", "every module in a folder of Python files, by board"),
         "sweep": ("predictor.cli.sweep", "many forecasts from one file, to a table"),
         "trace": ("predictor.cli.trace", "a profiler's trace of a job: what ran, and how long on other boards"),
         "ui": ("predictor.cli.ui", "a page to play with, on loopback (extra ui)"),

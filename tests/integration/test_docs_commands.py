@@ -211,6 +211,22 @@ def test_every_flag_in_the_text_exists(page: Path) -> None:
 
 # --------------------------------------------------------------------------------------------------- for real
 
+MODULE = """import torch
+
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x * 2.0
+
+
+def get_inputs():
+    return [torch.rand(64, 64)]
+
+
+def get_init_inputs():
+    return []
+"""
+
 
 def rows(gpu: str, count: int, seed: int) -> Any:
     """Made-up fp32 rows of eager PyTorch: a share of the roofline and 3 % of noise."""
@@ -249,6 +265,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("my-gpu", "my-board"):
         (folder / f"{name}.yaml").write_text(board.replace("hypothetical-x1", name), encoding="utf-8")
     (folder / "examples").symlink_to(ROOT / "examples")
+    (folder / "modules").mkdir()
+    (folder / "modules" / "scaled.py").write_text(MODULE, encoding="utf-8")
+    (folder / "measured-modules.csv").write_text("module,gpu,measured_ms\nscaled,l4,0.05\n", encoding="utf-8")
     (folder / "measured.csv").write_text("id,measured_ms\n1,8.4\ndense,95\n", encoding="utf-8")
     arrivals = "".join(f"{0.2 * n:.1f},{100 + n},{5 + n % 3}\n" for n in range(20))
     (folder / "requests.csv").write_text(f"arrival_s,input_tokens,output_tokens\n{arrivals}", encoding="utf-8")
