@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from predictor.cli.arguments import add_options, check_words
 from predictor.cli.prices import read_prices, source_of
-from predictor.cli.serve_words import add_server, goals_of
+from predictor.cli.serve_words import add_server, sla_of
 from predictor.errors import RequestError
 from predictor.report.under_way import UnderWay
 from predictor.request.options import COST, GOALS, MOST_GPUS, SERVE, SERVE_PLANS, SERVE_PLANS_IN, words_of
@@ -73,12 +73,9 @@ def _asked(arguments: argparse.Namespace) -> ServingQuestion:
     from predictor.hardware.gpu import gpus_of
     from predictor.request.request import Request
     from predictor.search.serving.answer import ServingQuestion
-    from predictor.search.serving.search import Sla
 
     words = {name: getattr(arguments, name) for name in words_of(SERVE) if name not in _CHOSEN}
     words["artifacts"] = resolve(arguments.artifacts)
-    goals = goals_of(arguments)
-    limits = {name: value for name in ("ttft_s", "tpot_s") if (value := getattr(goals, name)) is not None}
     of_instance = gpus_of(arguments.gpu)
     if arguments.num_gpus is None and not arguments.min_gpus and of_instance == 1:
         raise RequestError("--num-gpus: expected how many GPUs to plan for, or --rate R with --min-gpus")
@@ -86,7 +83,7 @@ def _asked(arguments: argparse.Namespace) -> ServingQuestion:
     gpus = usual if arguments.num_gpus is None else arguments.num_gpus
     return ServingQuestion(
         Request(arguments.model, arguments.gpu, **words), gpus,
-        arguments.isl, arguments.osl, Sla(**limits), arguments.rate, arguments.min_gpus, _executions(arguments),
+        arguments.isl, arguments.osl, sla_of(arguments), arguments.rate, arguments.min_gpus, _executions(arguments),
         arguments.max_batch, arguments.disaggregated, arguments.top, arguments.simulate, arguments.objective or "",
         arguments.power,
     )  # fmt: skip

@@ -6,6 +6,7 @@ import argparse
 import csv
 import importlib
 import io
+import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from predictor.request.words import is_number
 
 if TYPE_CHECKING:
     from predictor.request.run import Run
+    from predictor.search.serving.search import Sla
     from predictor.serving.goals import Goals
     from predictor.serving.traffic import Traffic
 
@@ -64,22 +66,45 @@ def goals_of(arguments: argparse.Namespace) -> Goals:
     """The goals; RequestError for what is no time above 0."""
     from predictor.serving.goals import Goals
 
-    goals: list[float | None] = []
-    for name in ("ttft", "tpot"):
-        value = getattr(arguments, name)
-        if value is None:
-            goals.append(None)
-            continue
-        if is_number(value):
-            raise RequestError(f"--{name} {value}: in which unit? expected a time such as {value}ms or {value}s")
-        try:
-            seconds = parse_quantity(value, "time")
-        except RequestError as error:
-            raise RequestError(f"--{name}: {error}") from None
-        if not 0.0 < seconds < 1e6:
-            raise RequestError(f"--{name} {value}: expected a time above 0, such as 20ms")
-        goals.append(seconds)
+    goals = [None if (text := getattr(arguments, name)) is None else _limit(name, text) for name in ("ttft", "tpot")]
     return Goals(*goals)
+
+
+def sla_of(arguments: argparse.Namespace) -> Sla:
+    """The limits of means, or of percentiles: "p99:1s"; RequestError for what is neither."""
+    from predictor.search.serving.search import Sla
+
+    words: dict[str, float] = {}
+    for name in ("ttft", "tpot"):
+        text = getattr(arguments, name)
+        if text is None:
+            continue
+        percentile, colon, limit = text.partition(":")
+        if colon:
+            if not _PERCENTILE.fullmatch(percentile):
+                raise RequestError(
+                    f"--{name} {text!r:.40}: expected a percentile and a time such as p99:{limit or '1s'}"
+                )
+            words[f"{name}_percentile"] = float(percentile[1:])
+        words[f"{name}_s"] = _limit(name, limit if colon else text)
+    return Sla(**words)
+
+
+#: From the 1st percentile up to, not including, the 100th.
+_PERCENTILE = re.compile(r"p[1-9][0-9]?(\.[0-9]{1,3})?")
+
+
+def _limit(name: str, text: str) -> float:
+    """Seconds of a word."""
+    if is_number(text):
+        raise RequestError(f"--{name} {text}: in which unit? expected a time such as {text}ms or {text}s")
+    try:
+        seconds = parse_quantity(text, "time")
+    except RequestError as error:
+        raise RequestError(f"--{name}: {error}") from None
+    if not 0.0 < seconds < 1e6:
+        raise RequestError(f"--{name} {text}: expected a time above 0, such as 20ms")
+    return seconds
 
 
 def traffic_of(arguments: argparse.Namespace) -> Traffic:

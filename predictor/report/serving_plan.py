@@ -68,7 +68,8 @@ def _headline(answer: ServingAnswer, price: float | None) -> list[str]:
     among = f"{plan.gpus}" if asked.min_gpus else f"{plan.gpus} of {asked.num_gpus}"
     lines = [
         f"{run.config.name} on {among} {run.gpu.label}, {run.work.dtype}, {asked.isl} +"
-        f" {asked.osl} tokens, TTFT {shown(asked.sla.ttft_s)}, TPOT {shown(asked.sla.tpot_s)}:",
+        f" {asked.osl} tokens, TTFT {_at(asked.sla, 'ttft')}{shown(asked.sla.ttft_s)}, TPOT"
+        f" {_at(asked.sla, 'tpot')}{shown(asked.sla.tpot_s)}:",
         f"{plan}",
         f"{_speeds(plan)}; {per_second(plan.rate, 'requests')}",
     ]
@@ -112,9 +113,15 @@ def _cells(entry: RankedPlan, price: float | None, sla: Sla) -> list[str]:
         cells += [f"{entry.power.power_w / 1e3:,.2f}", significant(entry.power.joule_per_token)]
     if simulated is None:
         return [*cells, "-", "-"]
-    missed = sla.missed(simulated.ttft_s, simulated.tpot_s)
-    means = (("ttft", simulated.ttft_s), ("tpot", simulated.tpot_s))
-    return [*cells, *(shown(seconds) + " (missed)" * (name in missed) for name, seconds in means)]
+    missed = sla.missed(*simulated.held_s)
+    held = zip(("ttft", "tpot"), simulated.held_s, strict=True)
+    return [*cells, *(_at(sla, name) + shown(seconds) + " (missed)" * (name in missed) for name, seconds in held)]
+
+
+def _at(sla: Sla, name: str) -> str:
+    """The percentile of the requests that a limit is for, in front of its time; "" for the mean."""
+    percent = getattr(sla, f"{name}_percentile")
+    return f"p{percent:g} " if percent else ""
 
 
 # ------------------------------------------------------------------------------------------------------ JSON and rows
@@ -169,7 +176,9 @@ def _asked(asked: ServingQuestion, run: Run | None, price: float | None) -> dict
         "gpu_set": list(run.gpu.changed) if run else list(asked.request.gpu_set or ()),
         "num_gpus": asked.num_gpus, "dtype": run.work.dtype if run else asked.request.dtype,
         "isl": asked.isl, "osl": asked.osl, "ttft_limit_ms": _ms(asked.sla.ttft_s),
-        "tpot_limit_ms": _ms(asked.sla.tpot_s), "rate_per_s": asked.rate or None,
+        "tpot_limit_ms": _ms(asked.sla.tpot_s),
+        "ttft_percentile": asked.sla.ttft_percentile or None, "tpot_percentile": asked.sla.tpot_percentile or None,
+        "rate_per_s": asked.rate or None,
         "price_usd_per_gpu_hour": price, "interval_level": LEVEL,
     }  # fmt: skip
 
@@ -216,6 +225,7 @@ def _row(entry: RankedPlan, price: float | None) -> dict[str, Any]:
         "simulated": None if simulated is None else {
             "ttft_ms": _ms(simulated.ttft_s), "tpot_ms": _ms(simulated.tpot_s),
             "output_tokens_per_s": simulated.tokens_per_s, "requests": simulated.requests,
+            "ttft_held_ms": _ms(simulated.held_s[0]), "tpot_held_ms": _ms(simulated.held_s[1]),
         },
     }  # fmt: skip
 
@@ -224,7 +234,7 @@ def _margins(answer: ServingAnswer, entry: RankedPlan) -> dict[str, Any]:
     """What is left of each limit as a share of it, and at the ends of the interval; the limits that its simulation
     misses."""
     simulated, sla = entry.simulated, answer.asked.sla
-    missed = None if simulated is None else sla.missed(simulated.ttft_s, simulated.tpot_s)
+    missed = None if simulated is None else sla.missed(*simulated.held_s)
     values: dict[str, Any] = {"simulated_missed": missed}
     for name, left in margins(answer.asked, entry).items():
         values[f"{name}_margin"] = None if left is None else left[0]

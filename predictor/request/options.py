@@ -486,8 +486,10 @@ PLANS: dict[str, Option] = _named(
 #: What a request may take, for both verbs of `serve`.
 GOALS: dict[str, Option] = _named(
     Option("ttft", "str | None", None, Row(
-        WORKLOAD, "the most that a first token may take: 1s, 500ms", unit="TIME")),
-    Option("tpot", "str | None", None, Row(WORKLOAD, "the most between tokens of a request: 20ms", unit="TIME")),
+        WORKLOAD, "the most that a first token may take: 1s, 500ms; in serve plan p99:1s for 99 % of the requests,"
+        " else for their mean", unit="TIME")),
+    Option("tpot", "str | None", None, Row(
+        WORKLOAD, "the most between tokens of a request: 20ms; in serve plan p90:20ms, too", unit="TIME")),
 )  # fmt: skip
 _ISL = Option("isl", "int | None", None, Row(WORKLOAD, "tokens of a prompt", unit="N", least=1, most=_SEQUENCES))
 _OSL = Option("osl", "int | None", None, Row(WORKLOAD, "tokens of an answer", unit="N", least=1, most=_SEQUENCES))

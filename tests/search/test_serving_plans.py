@@ -498,6 +498,37 @@ def test_what_a_search_imports() -> None:
     assert math.isfinite(json.loads(done.stdout)["plans"][0]["tpot_ms"])
 
 
+def test_percentiles_are_held_against_simulations() -> None:
+    """Of the same seconds, a limit for 99 % of the requests allows no more at a time than one for their mean; every
+    plan that is listed has a simulation."""
+    means = answer(num_gpus=1, executions=("vllm",), top=2, simulate=2)
+    strict = replace(SLA, ttft_percentile=99.0, tpot_percentile=90.0)
+    held = answer(num_gpus=1, executions=("vllm",), top=2, sla=strict, simulate=0)
+    assert len(held.entries) == len(means.entries)
+    for entry in held.entries:
+        simulated = entry.simulated
+        assert simulated is not None and simulated.meets(strict)
+        assert simulated.held_s[0] >= simulated.ttft_s and simulated.held_s[0] <= SLA.ttft_s
+    tight = replace(strict, ttft_s=means.entries[0].simulated.ttft_s * 1.05)  # type: ignore[union-attr]
+    fewer = answer(num_gpus=1, executions=("vllm",), top=2, sla=tight)
+    assert fewer.entries[0].plan.concurrency < held.entries[0].plan.concurrency
+    mean, percent = Simulated(1.0, 0.02, 1.0, 1), Simulated(1.0, 0.02, 1.0, 1, 1.5)
+    assert mean.meets(SLA) and not percent.meets(SLA) and percent.held_s == (1.5, 0.02)
+    plan = json.loads(to_json(held))["plans"][0]["simulated"]
+    assert plan["ttft_held_ms"] > plan["ttft_ms"]
+    asked = json.loads(to_json(held))
+    assert (asked["ttft_percentile"], asked["tpot_percentile"]) == (99.0, 90.0)
+    assert json.loads(to_json(means))["ttft_percentile"] is None
+
+
+@pytest.mark.parametrize("text", ["p0:1s", "p100:1s", "q99:1s", "p99:", "p99:1", "p99:-1s", ":1s", "p99"])
+def test_what_is_no_limit_is_one_line(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--model", MODEL, "--gpu", GPU, "--num-gpus", "1", "--isl", "9", "--osl", "9", "--ttft", text]
+    assert main(["serve", "plan", *words]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: --ttft") and said.count("\n") == 1
+
+
 def test_limits_that_are_missed_are_said() -> None:
     """Simulated figures above the SLA are marked on the page and in JSON; the nearest plan says what it misses."""
     given = answer()

@@ -107,6 +107,8 @@ def plan_serving(asked: ServingQuestion) -> ServingAnswer:
         RankedPlan(plan, interval(plan), said, power_of(plan) if drawn else None)
         for plan, said in _simulated(asked, best)[: asked.top]
     )
+    if not entries:
+        raise RequestError("no plan can be simulated, as an SLA on a percentile has to be; expected one on the mean")
     return ServingAnswer(asked, entries, searched, tables.refused, tables.candidates, len(several))
 
 
@@ -160,14 +162,18 @@ def _nothing(asked: ServingQuestion, searched: SearchedDeployments | None, table
 
 def _simulated(asked: ServingQuestion, best: list[ServingPlan]) -> list[tuple[ServingPlan, Simulated | None]]:
     """The plans, the first few that can be with their simulation: those that it leaves within the SLA first, in the
-    order of the search with the requests/s that they have then."""
+    order of the search with the requests/s that they have then. Percentiles are of simulations alone: as many plans as
+    are asked for have one then, and others are none."""
     done: list[tuple[ServingPlan, Simulated | None]] = []
     simulation = Simulation(asked.sla)
-    for plan in best[: asked.simulate]:
+    strict = asked.sla.has_percentiles
+    for plan in best[: max(asked.simulate, asked.top) if strict else asked.simulate]:
         done.append((plan, simulation.of(plan)) if asked.rate else simulation.settled(plan))
     rest: list[tuple[ServingPlan, Simulated | None]] = [
-        (plan, None) for plan in best if not any(plan.same_layout(other) for other, _ in done)
+        (plan, None) for plan in best if not strict and not any(plan.same_layout(other) for other, _ in done)
     ]
+    if strict:
+        done = [checked for checked in done if checked[1] is not None]
     key = ranking(asked.objective, asked.rate, asked.min_gpus)
     late = [checked for checked in done if checked[1] is not None and not checked[1].meets(asked.sla)]
     fine = sorted(

@@ -30,10 +30,19 @@ AROUND = (-2, -1, 0, 1, 2)
 
 @dataclass(frozen=True, slots=True)
 class Sla:
-    """What is asked of the mean request: at most so many seconds to its first token, and from one to the next."""
+    """At most so many seconds to the first token of a request, and from one to the next: of the mean request, or of so
+    many percent of them (``ttft_percentile``, ``tpot_percentile``; 0: the mean). The search looks at means; simulations
+    are held against percentiles."""
 
     ttft_s: float = math.inf
     tpot_s: float = math.inf
+    ttft_percentile: float = 0.0
+    tpot_percentile: float = 0.0
+
+    @property
+    def has_percentiles(self) -> bool:
+        """Whether a limit is for more than the mean, so that plans have to be simulated."""
+        return bool(self.ttft_percentile or self.tpot_percentile)
 
     def excess(self, ttft_s: FloatArray, tpot_s: FloatArray) -> FloatArray:
         """The larger of both over its limit: at most 1 where the SLA is met."""

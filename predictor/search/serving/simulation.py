@@ -31,16 +31,31 @@ RETRIES = 3
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """What the event simulation says of a plan: means in seconds, output tokens/s of all GPUs, requests simulated."""
+    """What the event simulation says of a plan: means in seconds, output tokens/s of all GPUs, requests simulated; and
+    the percentiles that the SLA names, None where it is of the mean."""
 
     ttft_s: float
     tpot_s: float
     tokens_per_s: float
     requests: int
+    ttft_at_s: float | None = None
+    tpot_at_s: float | None = None
+
+    @property
+    def held_s(self) -> tuple[float, float]:
+        """Seconds of TTFT and TPOT that the SLA is for."""
+        ttft_s, tpot_s = self.ttft_at_s, self.tpot_at_s
+        return self.ttft_s if ttft_s is None else ttft_s, self.tpot_s if tpot_s is None else tpot_s
 
     def meets(self, sla: Sla) -> bool:
-        """Whether the means are within the SLA."""
-        return not sla.missed(self.ttft_s, self.tpot_s)
+        """Whether they are within the SLA."""
+        return not sla.missed(*self.held_s)
+
+
+def percentile(values: FloatArray, percent: float) -> float | None:
+    """That of the values which are numbers; None of 0 percent, or of none."""
+    known = values[~np.isnan(values)]
+    return float(np.percentile(known, percent)) if percent and len(known) else None
 
 
 class Simulation:
@@ -64,7 +79,8 @@ class Simulation:
         for _ in range(RETRIES):
             if simulated is None or simulated.meets(self.sla) or plan.concurrency <= plan.group.dp:
                 break
-            over = max(simulated.ttft_s / self.sla.ttft_s, simulated.tpot_s / self.sla.tpot_s)
+            ttft_s, tpot_s = simulated.held_s
+            over = max(ttft_s / self.sla.ttft_s, tpot_s / self.sla.tpot_s)
             fewer = min(plan.concurrency - 1, int(plan.concurrency * max(0.7, 0.995 / over)))
             plan = at_concurrency(plan, fewer)
             simulated = self.of(plan)
@@ -76,7 +92,11 @@ class Simulation:
         settled = slice(each, len(served.traffic) - each)
         tpot = float(np.nanmean(served.tpot_s[settled])) if plan.times.osl > 1 else 0.0
         rate = each / float(served.latency_s[settled].mean()) * plan.replicas
-        return Simulated(float(served.ttft_s[settled].mean()), tpot, rate * plan.times.osl, len(served.traffic))
+        ttft = served.ttft_s[settled]
+        return Simulated(
+            float(ttft.mean()), tpot, rate * plan.times.osl, len(served.traffic),
+            percentile(ttft, self.sla.ttft_percentile), percentile(served.tpot_s[settled], self.sla.tpot_percentile),
+        )  # fmt: skip
 
     def _apart(self, plan: ServingPlan, prompts: GroupTimes) -> Simulated:
         each, osl = plan.concurrency, plan.times.osl
@@ -87,7 +107,9 @@ class Simulation:
         read = self._served(prompts, _traffic(prompts, PROMPTS, 1, at))
         rate = min(each / (tpot * (osl - 1)) * plan.replicas, plan.rate)
         ttft = float(read.ttft_s.mean()) + plan.hand_over_s
-        return Simulated(ttft, tpot, rate * osl, len(decoded.traffic) + PROMPTS)
+        ttft_at = percentile(read.ttft_s + plan.hand_over_s, self.sla.ttft_percentile)
+        tpot_at = percentile(decoded.latency_s[settled] / (osl - 1), self.sla.tpot_percentile)
+        return Simulated(ttft, tpot, rate * osl, len(decoded.traffic) + PROMPTS, ttft_at, tpot_at)
 
     def _served(self, times: GroupTimes, traffic: Traffic, handed: bool = False) -> Served:
         """``traffic`` on one group; ``handed``: what it reads is in its cache when it comes."""
