@@ -92,3 +92,10 @@ def test_captured_sizes_count_tokens_or_sequences() -> None:
     assert [by_sequence.tokens_of(3, 4), by_token.tokens_of(3, 4)] == [16, 16]
     assert [by_sequence.tokens_of(5, 4), by_token.tokens_of(5, 4)] == [32, None]
     assert by_token.tokens_of(3) == by_sequence.tokens_of(3) == 4
+
+
+def test_a_step_counts_the_work_on_every_token_that_it_checks() -> None:
+    maker = "qwen2.5-0.5b"
+    step, tokens, draft = ask(3, 0.5, draft_model=maker), ask(batch=4 * BATCH), ask(model=maker)
+    # attention, which is counted for one token of a sequence, is a few percent of it
+    assert step.flops == pytest.approx(tokens.flops + 3 * draft.flops, rel=0.05)
