@@ -286,7 +286,7 @@ def test_a_number_of_a_verb_stays_within_its_row(verb: str, option: Option) -> N
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("plan --num-gpus 8 --global-batch 8 --objective money", "--objective 'money': expected one of time, tokens"),
+        ("plan --num-gpus 8 --global-batch 8 --objective money", "--objective 'money': expected one of time, cost"),
         ("plan --num-gpus 8 --global-batch 8 --emit slurm", "--emit 'slurm': expected one of megatron, torchtitan"),
         ("plan --num-gpus 8 --global-batch 8 --top 0", "--top 0: expected at least 1"),
         ("serve simulate --rate 0 --isl 9 --osl 9", "--rate 0: expected a number above 0 and at most 1,000,000"),
