@@ -27,7 +27,7 @@ from predictor.request.request import Request  # noqa: E402
 from predictor.search.training.price import exactly  # noqa: E402
 from predictor.search.training.screen import screen  # noqa: E402
 from predictor.search.training.search import space_of  # noqa: E402
-from predictor.simulate import orders  # noqa: E402
+from predictor.simulate import pipeline_orders as orders  # noqa: E402
 from predictor.simulate import step_plan as training  # noqa: E402
 
 

@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Steps and operators of one job on two boards: what each board's trace forecasts of the other.
 
 python benchmarks/profile_pairs.py FIRST.json.gz SECOND.json.gz
@@ -8,7 +9,7 @@ on both go together, which is the constant `TOGETHER` of `predictor/profiles/tra
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections import defaultdict
 
 import numpy as np
@@ -76,4 +77,6 @@ def main(files: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("traces", nargs=2, metavar="TRACE", help="a profiler's trace of the job on one board")
+    main(parser.parse_args().traces)

@@ -75,7 +75,9 @@ def searches() -> tuple[Kind, ...]:
 
 
 #: Words of a verb that the page fills in itself, or has other ways for: a set, files, what is printed.
-_OWN = frozenset(("help", "model", "gpu", "artifacts", "json", "out", "emit", "explain", "html", "seed", "force"))
+_OWN = frozenset(
+    ("help", "model", "gpu", "artifacts", "json", "out", "emit", "explain", "html", "seed", "force", "prices")
+)
 
 
 def _words(name: str, verb: ModuleType) -> tuple[Field, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from predictor import engines
-from predictor.errors import RequestError
+from predictor.errors import RequestError, printable
 from predictor.files.records import dataclass
 from predictor.models.step import ALL_LINEAR, ATTENTION_LINEAR
 from predictor.request.options import OPTIONS, check_words, checks_of
@@ -73,7 +73,9 @@ class Training:
                 f"--masked-tokens {self.masked_tokens}: a sequence has {work.tokens_each} tokens; expected at most that"
             )
         if self.lora_targets is not None and not self.lora:
-            raise RequestError(f"--lora-targets {self.lora_targets}: no adapters; expected --lora RANK beside it")
+            raise RequestError(
+                f"--lora-targets {printable(str(self.lora_targets))}: no adapters; expected --lora RANK beside it"
+            )
         framework = engine.training
         if self.cuda_graphs != "none" and (framework is None or self.cuda_graphs not in framework.captures):
             raise RequestError(

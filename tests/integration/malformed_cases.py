@@ -149,7 +149,7 @@ WORDS: list[tuple[str, str]] = [
     ("evaluate workloads nope.csv", "cannot read nope.csv: No such file or directory; expected a CSV file of a suite"),
     ("train", "tilecast train: the following arguments are required: --data, --out"),
     ("train --data x", "tilecast train: the following arguments are required: --out"),
-    ("calibrate", "tilecast calibrate: the following arguments are required: --gpu, --out"),
+    ("calibrate", "tilecast calibrate: the following arguments are required: --out"),
     ("gpus --jsn", "tilecast gpus: no option --jsn; nearest: --json"),
     ("runs list x", "tilecast: unrecognized arguments: x"),
     (

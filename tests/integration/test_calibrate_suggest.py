@@ -134,7 +134,7 @@ def test_suggested_cases_are_collected(tmp_path: Path) -> None:
         (["--suggest", "4"], "expected 5 to 256"),
         (["--suggest", "257"], "expected 5 to 256"),
         ([], "--data FILE"),
-        (["--suggest", "8", "--data", "rows.parquet"], "one of the two"),
+        (["--suggest", "8", "--data", "rows.parquet"], "one of them"),
         (["--suggest", "8", "--artifacts", "roofline"], "no estimators"),
         (["--suggest", "8", "--gpu", "h10"], "nearest: h100"),
         (["--suggest", "8", "--out", "/dev/null/x.json"], "/dev/null"),

@@ -64,7 +64,7 @@ def test_what_is_refused(words: tuple[str, ...], said: str) -> None:
 @pytest.mark.parametrize("verb", ["launch-overhead", "collect", "workload"])
 def test_a_place_below_a_file_is_refused(verb: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    suite = [ROOT / "microbench" / "suites" / "hopper.csv"] if verb == "workload" else []
+    suite = [ROOT / "microbench" / "to_measure" / "hopper.csv"] if verb == "workload" else []
     out = tmp_path / "file" / {"launch-overhead": "host.yaml", "collect": "set", "workload": "rows.csv"}[verb]
     done = microbench(verb, *suite, "--device", "cpu", "--out", out, status=2)
     assert len(done.stderr.splitlines()) == 1

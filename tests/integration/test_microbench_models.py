@@ -20,7 +20,7 @@ from microbench_runs import ROOT, environment, microbench
 
 from microbench.writer import read_rows
 
-SUITES = ROOT / "microbench" / "suites"
+SUITES = ROOT / "microbench" / "to_measure"
 TINY = {
     "gpt2-small": {"n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_size": 128, "n_positions": 64},
     "llama-1b": {

@@ -148,7 +148,7 @@ CONFIGS: list[tuple[str, object, str]] = [
     ("head_dim", -1, "'head_dim' is -1"),
     ("hidden_act", 5, "'hidden_act' is 5"),
     ("model_type", ["llama"], "model_type"),
-    ("model_type", "lama", "nearest: llama"),
+    ("model_type", 7, "model_type"),
     ("architectures", [None], "nearest: LlamaForCausalLM"),
     ("quantization_config", "fp8", "'quantization_config' is 'fp8'"),
     ("quantization_config", {"quant_method": "nobody"}, "expected one of fp8, fbgemm_fp8, ptpc_fp8"),

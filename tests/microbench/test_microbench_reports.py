@@ -205,7 +205,7 @@ def test_a_collection_says_what_it_did() -> None:
 
 
 def test_the_suite_for_hopper_is_whole() -> None:
-    path = Path(workload.__file__).parent / "suites" / "hopper.csv"
+    path = Path(workload.__file__).parent / "to_measure" / "hopper.csv"
     cells = workload.read_suite(path)
     assert len(cells) >= 20 and {cell["mode"] for cell in cells} == set(workload.MODES)
     for cell in cells:
