@@ -53,7 +53,7 @@ def compared(linked: Linked, steps: Sequence[ProfiledStep], gpu: GPUSpec, select
                 key = place * (len(linked.trace.operators) + 10**9) + work.call
                 times[work.ops][key] += float(linked.trace.kernels.length[row])
                 names[work.ops] = work.name
-    found = []
+    costs = []
     for ops, calls in times.items():
         table = predict_kernels([linked_op(op, gpu) for op in ops], gpu, selector, cold=True)
         forecast = float(table.latency_s.sum()) * 1e6
@@ -65,12 +65,12 @@ def compared(linked: Linked, steps: Sequence[ProfiledStep], gpu: GPUSpec, select
         measured, per_step = float(np.median(took)), len(took) / len(steps)
         cost = (float(took.sum()) - forecast * len(took)) / 1e3 / len(steps)
         why = _why(ops, measured, float(took.max()), forecast, interval, inside and all(table.estimators))
-        found.append(
+        costs.append(
             OperatorCost(
                 names[ops], "; ".join(shape(op) for op in ops), per_step, measured, forecast, interval, cost, why
             )
         )
-    return sorted(found, key=lambda each: -abs(each.cost_ms))
+    return sorted(costs, key=lambda each: -abs(each.cost_ms))
 
 
 def _why(

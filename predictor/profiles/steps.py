@@ -90,8 +90,8 @@ def _busy_until(linked: Linked, launched: Floats) -> float:
     before = np.isinf(launched)
     if not before.any() or before.all():
         return -np.inf
-    own = float(linked.trace.kernels.start[~before].min())
-    early = before & (linked.trace.kernels.start <= own)
+    first = float(linked.trace.kernels.start[~before].min())
+    early = before & (linked.trace.kernels.start <= first)
     return float(linked.trace.kernels.end[early].max()) if early.any() else -np.inf
 
 
@@ -142,10 +142,10 @@ def _spans(trace: Recorded, launched: Floats) -> Sequence[Span]:
     named = [span for span in trace.spans if span.name.startswith(STEP)]
     if named:
         return _apart(named)
-    again = _apart(trace.spans)
-    kinds = {re.sub(r"\d+", "", span.name) for span in again}
-    if again and len(kinds) <= 2:
-        return again
+    annotated = _apart(trace.spans)
+    kinds = {re.sub(r"\d+", "", span.name) for span in annotated}
+    if annotated and len(kinds) <= 2:
+        return annotated
     return list(_repeats(trace, launched)) or [_whole(trace)]
 
 
