@@ -59,8 +59,6 @@ _READS = 0.98
 #: Share of an SM's shared memory that copies in flight fill: kernels have 3 to 5 stages of a tile, of which the others
 #: are read or wait. Chosen by hand, not from data; 0.2 and 0.28 do alike on A100, L40S and RTX PRO 6000 left out.
 _IN_FLIGHT = 0.25
-#: Of the need that is left for the clock at least, chosen by hand, not from data: no catalogue board is near it.
-_LEAST = 1e-3
 #: Share of the need, by definition of the power law, below which a board that ran all of its SMs would do less than one
 #: that runs some: what f of N SMs do at P watts, N f with P / N = static + (1 - static) f^3, is most where P / N is 3/2
 #: of the static part.
@@ -227,8 +225,20 @@ def loop_share(gpu: GPUSpec) -> float:
 
 
 def clock_left(power: float) -> float:
-    """The cube of the clock that ``power`` holds, a share of what the boost clock needs, over the boost clock's."""
-    return max(power - STATIC, _LEAST) / (1.0 - STATIC)
+    """The cube of the clock that ``power`` holds, a share of what the boost clock needs, over the boost clock's.
+
+    It falls no further below `_ALL_RUN`, where some of the SMs are off (`sms_left`).
+    """
+    return (max(power, _ALL_RUN) - STATIC) / (1.0 - STATIC)
+
+
+def sms_left(power: float) -> float:
+    """The share of the SMs that ``power``, a share of the need of all of them at the boost clock, lets run.
+
+    >>> round(sms_left(0.3), 3), round(sms_left(0.15), 3)
+    (1.0, 0.5)
+    """
+    return min(1.0, power / _ALL_RUN)
 
 
 def work_left(power: float) -> float:
@@ -240,7 +250,7 @@ def work_left(power: float) -> float:
     >>> round(work_left(1.0), 3), round(work_left(0.3), 3), round(work_left(0.15), 3)
     (1.0, 0.5, 0.25)
     """
-    return min(1.0, float(clock_left(max(power, _ALL_RUN)) ** (1.0 / 3.0))) * min(1.0, power / _ALL_RUN)
+    return min(1.0, float(clock_left(power) ** (1.0 / 3.0))) * sms_left(power)
 
 
 def sustained_share(gpu: GPUSpec, power_need: Mapping[str, float] | None = None) -> float:

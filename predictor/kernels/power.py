@@ -20,7 +20,7 @@ import numpy as np
 
 from predictor.hardware.gpu import GPUSpec
 from predictor.hardware.what_if import as_filed
-from predictor.kernels.device import clock_left, sustained_share, tensor_rate
+from predictor.kernels.device import clock_left, sms_left, sustained_share, tensor_rate
 from predictor.ops.base import Op
 from predictor.ops.roofline import FloatArray
 
@@ -71,13 +71,15 @@ def seconds_at(power: float, busy: FloatArray, bytes_s: FloatArray, clock_s: Flo
     """Seconds (n,) at the clock that ``power``, a share of the need, holds, of products whose tensor cores are busy for
     ``busy`` seconds, whose bytes take ``bytes_s`` and whose rest takes ``clock_s`` (all (n,)) at the need's clock.
 
-    The clock x, over the need's, solves the law with use = busy / (bytes_s x + clock_s), which has one answer.
+    The clock x, over the need's, solves the law with use = busy / (r bytes_s x + clock_s), which has one answer: r of
+    the SMs run, and do the work of those that ``power`` does not feed (`device.sms_left`).
     """
+    running = sms_left(power)
     left = clock_left(power) / np.maximum(busy, 1e-12)
     clock = np.ones(len(busy))
     for _ in range(_STEPS):
-        clock = np.cbrt(left * (bytes_s * clock + clock_s))
-    return bytes_s + clock_s / clock
+        clock = np.cbrt(left * (running * bytes_s * clock + clock_s))
+    return bytes_s + clock_s / (clock * running)
 
 
 def held_s(ops: Sequence[Op], gpu: GPUSpec, seconds: FloatArray) -> FloatArray:

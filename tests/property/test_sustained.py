@@ -73,14 +73,25 @@ def test_long_products_are_at_most_the_best_that_was_published(name: str, publis
 
 @pytest.mark.parametrize("use", [0.1, 0.5, 0.9, 1.0])
 @pytest.mark.parametrize("reads", [0.0, 0.3, 0.8])
-@pytest.mark.parametrize("power", [0.25, 0.6, 0.9, 1.4])
+@pytest.mark.parametrize("power", [0.1, 0.25, 0.6, 0.9, 1.4])
 def test_power_is_that_of_the_clock_and_of_what_is_busy(use: float, reads: float, power: float) -> None:
-    """The law, put together again: at the clock that is found, the board draws its limit."""
+    """The law, put together again: at the clock that is found, the SMs that run draw the board's limit."""
     taken = float(seconds_at(power, np.array([use]), np.array([reads]), np.array([1.0 - reads]))[0])
-    clock = (1.0 - reads) / (taken - reads)
-    assert STATIC + (1 - STATIC) * use / (clock * taken) * clock**3 == pytest.approx(power, rel=1e-4)
+    running = min(1.0, power / (1.5 * STATIC))
+    clock = (1.0 - reads) / (taken - reads) / running
+    a_running = STATIC + (1 - STATIC) * use / (running * clock * taken) * clock**3
+    assert running * a_running == pytest.approx(power, rel=1e-4)
     more = float(seconds_at(1.1 * power, np.array([use]), np.array([reads]), np.array([1.0 - reads]))[0])
     assert more < taken
+
+
+def test_less_power_slows_by_no_more_than_sms_switched_off_would() -> None:
+    """A limit below what all SMs draw with nothing to do leaves some of them; there is no step on the way."""
+    powers = np.geomspace(0.02, 2.0, 200)
+    arguments = np.array([0.9]), np.array([0.2]), np.array([0.8])
+    taken = np.array([float(seconds_at(power, *arguments)[0]) for power in powers])
+    slower, less = taken[:-1] / taken[1:], powers[1:] / powers[:-1]
+    assert (slower > 1.0).all() and (slower <= less).all()
 
 
 def test_a_faster_clock_or_more_power_never_slows_a_long_run() -> None:
