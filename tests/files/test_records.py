@@ -140,6 +140,16 @@ def test_replace_keeps_the_others_and_checks_again() -> None:
         records.replace(made, peek=1.0)
 
 
+@pytest.mark.parametrize("made_before", [0, 100])
+def test_every_object_is_checked(made_before: int) -> None:
+    """The first ones are made without a compiled ``__init__``, the others with it."""
+    board = classes(records.dataclass)[0]
+    boards = [board("a", 3.0) for _ in range(made_before)]
+    with pytest.raises(ValueError, match=r"peak 0\.0"):
+        board("a", 0.0)
+    assert all(made.peak == 3.0 for made in boards)
+
+
 def test_replace_takes_what_the_library_made() -> None:
     board = classes(dataclasses.dataclass)[0]
     assert records.replace(board("a"), peak=4.0) == board("a", 4.0)
