@@ -59,8 +59,8 @@ class Pages:
 
     def __init__(self, total: int, size: int) -> None:
         self.total, self.size, self.free = total, size, total
-        self._places = [0] * size
-        self._growing = 0  # sequences that grow
+        self.places = [0] * size
+        self.growing = 0  # sequences
 
     def count(self, tokens: int) -> int:
         """Pages of so many tokens."""
@@ -74,23 +74,26 @@ class Pages:
 
     def follow(self, tokens: int, clock: int, sequences: int = 1) -> None:
         """So many sequences of ``tokens`` begin to grow (-1: one grows no more)."""
-        self._places[(tokens - clock) % self.size] += sequences
-        self._growing += sequences
+        self.places[(tokens - clock) % self.size] += sequences
+        self.growing += sequences
 
     def grown(self, clock: int, ticks: int) -> int:
         """Pages taken in so many ticks from ``clock`` on: all that grow take one in as many as a page has tokens."""
-        places, size = self._places, self.size
+        places, size = self.places, self.size
         if ticks == 1 < size:
             return places[-clock % size]
         rounds, rest = divmod(ticks, size)
-        return rounds * self._growing + sum(places[-tick % size] for tick in range(clock, clock + rest))
+        last = -clock % size  # of the places that take one in the remaining ticks, which come before it
+        first = last + 1 - rest
+        taken = sum(places[first : last + 1]) if first >= 0 else sum(places[: last + 1]) + sum(places[first:])
+        return rounds * self.growing + taken
 
     def growth(self, clock: int, ticks: int) -> npt.NDArray[np.int64]:
         """Pages taken after each of ``ticks`` ticks from ``clock`` on, of shape (ticks,), not falling."""
         if self.size == 1:
-            taken = np.full(ticks, self._places[0])
+            taken = np.full(ticks, self.places[0])
         else:
-            taken = np.array(self._places)[-np.arange(clock, clock + ticks) % self.size]
+            taken = np.array(self.places)[-np.arange(clock, clock + ticks) % self.size]
         pages: npt.NDArray[np.int64] = np.cumsum(taken)
         return pages
 
@@ -110,8 +113,11 @@ class Batching(ABC):
 
     ``waiting`` in the order of arrival, ``begun``: prompts computed in part, ``decoding``: by index, the oldest first.
     ``width``: tokens of the budget that a sequence takes in a decode step, drafts included. ``prefixes``: pages of a
-    common beginning are shared.
+    common beginning are shared. ``joins``: where all who wait fit into the budget, the free pages and the sequences of
+    a step, the next one reads them all, beside all who decode.
     """
+
+    joins = False
 
     def __init__(self, rules: Scheduler, pages: Pages, width: int = 1, prefixes: bool = False) -> None:
         self.rules, self.pages, self.width, self.prefixes = rules, pages, width, prefixes
@@ -121,8 +127,8 @@ class Batching(ABC):
         self.clock = 0
         self.steps = 0  # of decoding, since somebody set it to 0
         self.ending = 0  # sum of `ends` of those who decode
-        self._bases = 0  # sum of their lengths at clock 0
-        self._ends: list[tuple[int, int]] = []  # (end, index), the soonest first; those that left may still stand there
+        self.bases = 0  # sum of their lengths at clock 0
+        self.ends: list[tuple[int, int]] = []  # (end, index), the soonest first; those that left may still stand there
         self.sets_aside = rules.preemption == NOBODY  # pages for all that a request will write
         self._holders: dict[int, int] = {}  # sequences that hold a block, by its name
         self._block = BLOCK_TOKENS // pages.size if prefixes and BLOCK_TOKENS % pages.size == 0 else 0  # its pages
@@ -150,7 +156,11 @@ class Batching(ABC):
     @property
     def context(self) -> int:
         """Tokens in the cache of all that decode."""
-        return self._bases + len(self.decoding) * self.clock
+        return self.context_at(self.clock)
+
+    def context_at(self, clock: int) -> int:
+        """The same at a reading of the clock."""
+        return self.bases + len(self.decoding) * clock
 
     @property
     def spare(self) -> int:
@@ -165,17 +175,17 @@ class Batching(ABC):
 
     def soonest(self) -> Sequence | None:
         """The next of those who decode to be done."""
-        while self._ends:
-            end, index = self._ends[0]
+        while self.ends:
+            end, index = self.ends[0]
             sequence = self.decoding.get(index)
             if sequence is not None and sequence.ends == end:
                 return sequence
-            heapq.heappop(self._ends)
+            heapq.heappop(self.ends)
         return None
 
     def due(self) -> Sequence | None:
         """One of those who decode that is done by now."""
-        if not self._ends or self._ends[0][0] > self.clock:
+        if not self.ends or self.ends[0][0] > self.clock:
             return None
         sequence = self.soonest()
         return sequence if sequence is not None and sequence.ends <= self.clock else None
@@ -239,8 +249,8 @@ class Batching(ABC):
         sequence.began, sequence.ends = self.clock, self.clock + sequence.output - 1
         self.decoding[sequence.index] = sequence
         self.ending += sequence.ends
-        self._bases += sequence.prompt - sequence.began
-        heapq.heappush(self._ends, (sequence.ends, sequence.index))
+        self.bases += sequence.prompt - sequence.began
+        heapq.heappush(self.ends, (sequence.ends, sequence.index))
         if not self.sets_aside:
             self.pages.follow(sequence.prompt, self.clock)
         return True
@@ -258,7 +268,7 @@ class Batching(ABC):
         """One that decodes is done, or gives way."""
         del self.decoding[sequence.index]
         self.ending -= sequence.ends
-        self._bases -= sequence.prompt - sequence.began
+        self.bases -= sequence.prompt - sequence.began
         tokens = self.length(sequence)
         self._give_back(sequence, sequence.held if self.sets_aside else self.pages.count(tokens))
         if not self.sets_aside:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -74,29 +75,34 @@ class Decodes:
         self.counts, self.contexts = np.array(counts, dtype=np.float64), np.array(contexts, dtype=np.float64)
         self.seconds = seconds  # (counts, contexts)
         self._rows: dict[int, FloatArray] = {}
-        self._known: dict[int, list[float]] = {}
-        self._points: list[float] = self.contexts.tolist()
+        self._lines: dict[int, tuple[list[float], list[float]]] = {}
+        self.points: list[float] = self.contexts.tolist()
 
     def at(self, n: int, context: FloatArray) -> FloatArray:
         """Seconds at contexts of any shape."""
         row = self._row(n)
         seconds: FloatArray = np.interp(context, self.contexts, row)
-        if context.max() <= self._points[-1]:
+        if context.max() <= self.points[-1]:
             return seconds
         return np.where(context > self.contexts[-1], row[-1] * context / self.contexts[-1], seconds)
 
     def of(self, n: int, context: float) -> float:
         """Seconds at one context, as `at` gives them."""
-        row = self._known.get(n)
-        if row is None:
-            row = self._known[n] = self._row(n).tolist()
-        points = self._points
+        row, slopes = self.line(n)
+        points = self.points
         if context >= points[-1]:
             return row[-1] * context / points[-1] if context > points[-1] else row[-1]
         i = bisect_right(points, context) - 1
-        if i < 0:
-            return row[0]
-        return (row[i + 1] - row[i]) / (points[i + 1] - points[i]) * (context - points[i]) + row[i]
+        return slopes[i] * (context - points[i]) + row[i] if i >= 0 else row[0]
+
+    def line(self, n: int) -> tuple[list[float], list[float]]:
+        """Seconds at each of ``points``, and what a token more takes after it."""
+        known = self._lines.get(n)
+        if known is None:
+            row = self._row(n).tolist()
+            ends = zip(pairwise(row), pairwise(self.points), strict=True)
+            known = self._lines[n] = row, [(b - a) / (y - x) for (a, b), (x, y) in ends]
+        return known
 
     def _row(self, n: int) -> FloatArray:
         row = self._rows.get(n)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from functools import lru_cache
 
 import numpy as np
 
@@ -50,6 +51,9 @@ LONG_PROMPT, LONG_CACHE = 2048, 7
 #: Lengths of prompts that become points of the tables, if there are no more. Chosen by hand, not from data: a trace of
 #: random lengths has none.
 _LISTED = 24
+#: Attention calls over chunks that are kept: prompts alike come again and again. Chosen by hand, not from data; no
+#: figure depends on it.
+_CALLS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,7 @@ class StepCosts:
         self.run, self.sizes = run, sizes
         self.engine: Engine = run.work.engine
         self.graphs = Graphs((), "") if graphs is None else graphs
-        self._factor = 1.0
+        self.factor = 1.0
         self.width = 1 + sizes.drafts
         pp = run.work.parallelism.pp
         stack = run.config.stack()
@@ -125,7 +129,9 @@ class StepCosts:
         self._draft = self._draft_body(steps, heads) if sizes.drafts and self.drafter is None else None
         self._fill_attention(tokens)
         self._decode_s: dict[int, tuple[FloatArray, FloatArray]] = {}
-        self._decode_one: dict[int, tuple[float, float, float]] = {}  # GPU, CPU and waits by sequences
+        self._lines: dict[int, tuple[float, float, float, list[float], list[float]]] = {}
+        self._beside: dict[tuple[int, int], tuple[float, float, float]] = {}
+        self.attention_of = lru_cache(_CALLS)(self._attention_of)
 
     def _draft_body(self, steps: Sequence[int], decodes: Sequence[Graph]) -> Body:
         """Passes of the model's own layer for drafts, without attention, by sequences."""
@@ -222,8 +228,7 @@ class StepCosts:
     def scaled(self, factor: float) -> StepCosts:
         """The same steps, each ``factor`` times as long."""
         scaled = copy(self)
-        scaled._factor = self._factor * factor
-        scaled._decode_s, scaled._decode_one = {}, {}
+        scaled.factor = self.factor * factor
         return scaled
 
     def waits_s(self, sequences: int) -> float:
@@ -245,22 +250,33 @@ class StepCosts:
         wait = self.waits_s(sequences)
         drafted = self._drafted_s(sequences, contexts) if self.sizes.drafts else 0.0
         if len(self._share) == 1:
-            whole: FloatArray = (np.maximum(body[0] + attention, cpu[0]) + drafted + wait) * self._factor
+            whole: FloatArray = (np.maximum(body[0] + attention, cpu[0]) + drafted + wait) * self.factor
             return whole, whole
         stages = np.maximum(body[:, None] + self._share[:, None] * attention, cpu[:, None])
         stages[-1] += drafted
-        return (stages.sum(axis=0) + wait) * self._factor, (stages.max(axis=0) + wait) * self._factor
+        return (stages.sum(axis=0) + wait) * self.factor, (stages.max(axis=0) + wait) * self.factor
 
     def decode_step(self, sequences: int, context: float) -> float:
         """One step of `decode` without a pipeline."""
-        known = self._decode_one.get(sequences)
-        if known is None:
-            gpu, cpu = self._decode_body(sequences)
-            known = self._decode_one[sequences] = float(gpu[0]), float(cpu[0]), self.waits_s(sequences)
-        gpu_s, cpu_s, wait_s = known
+        gpu_s, cpu_s, wait_s, *_ = self.line(sequences)
         if self.sizes.drafts:
             wait_s += float(self._drafted_s(sequences, np.array([context]))[0])
-        return (max(gpu_s + self._decodes.of(sequences, context / sequences), cpu_s) + wait_s) * self._factor
+        return (max(gpu_s + self._decodes.of(sequences, context / sequences), cpu_s) + wait_s) * self.factor
+
+    @property
+    def points(self) -> list[float]:
+        """Mean contexts at which attention of decodes was forecast."""
+        return self._decodes.points
+
+    def line(self, sequences: int) -> tuple[float, float, float, list[float], list[float]]:
+        """What steps of so many sequences have in common, without a pipeline and before `factor`: seconds of the GPU
+        without attention, of the CPU, and waits; attention at `points`, and its slope after each of them."""
+        known = self._lines.get(sequences)
+        if known is None:
+            gpu, cpu = self._decode_body(sequences)
+            waits_s = self.waits_s(sequences)
+            known = self._lines[sequences] = float(gpu[0]), float(cpu[0]), waits_s, *self._decodes.line(sequences)
+        return known
 
     def _decode_body(self, sequences: int) -> tuple[FloatArray, FloatArray]:
         gpu_and_cpu_s = self._decode_s.get(sequences)
@@ -302,23 +318,41 @@ class StepCosts:
         cache in all, and for how long it holds up the slowest stage of a pipeline; ``heads`` prompts are read to their
         end. ``widest``: tokens of the rank with the most, if more."""
         tokens = max(widest, sum(q for q, _ in chunks) + sequences * self.width)
-        size = self.graphs.pieces(tokens) if self._pieces is not None else None
-        gpu, cpu = self._mixed.at(tokens) if size is None or self._pieces is None else self._pieces.at(size)
+        gpu, cpu = self._mixed_body(tokens)
         gpu[-1] += self._mixed_head(heads + sequences * self.width)
-        attention = self.attention_of(chunks) if chunks else 0.0
+        attention = self.attention_of(tuple(chunks)) if chunks else 0.0
         if sequences:
-            attention += max(self._decodes.of(sequences, context / sequences), context * self._joined_s)
+            attention += self.attention_beside(sequences, context)
         stages = [max(g + share * attention, c) for g, share, c in zip(gpu, self._shares, cpu, strict=True)]
         if self.sizes.drafts:
             stages[-1] += self._drafted_beside_s(chunks, sequences, context, heads, sum(stages))
         wait = self.waits_s(sequences + len(chunks))
-        return (sum(stages) + wait) * self._factor, (max(stages) + wait) * self._factor
+        return (sum(stages) + wait) * self.factor, (max(stages) + wait) * self.factor
+
+    def _mixed_body(self, tokens: int) -> tuple[list[float], list[float]]:
+        size = self.graphs.pieces(tokens) if self._pieces is not None else None
+        return self._mixed.at(tokens) if size is None or self._pieces is None else self._pieces.at(size)
+
+    def beside(self, tokens: int, sequences: int) -> tuple[float, float, float]:
+        """What steps of `mixed` with as many tokens have in common, of decodes and whole prompts that are so many
+        together, without a pipeline or drafts and before `factor`: seconds of the GPU without attention, of the CPU,
+        and waits."""
+        known = self._beside.get((tokens, sequences))
+        if known is None:
+            (gpu_s,), (cpu_s,) = self._mixed_body(tokens)
+            gpu_s += self._mixed_head(sequences)
+            known = self._beside[tokens, sequences] = gpu_s, cpu_s, self.waits_s(sequences)
+        return known
+
+    def attention_beside(self, sequences: int, context: int) -> float:
+        """Attention of the decodes of a step with chunks."""
+        return max(self._decodes.of(sequences, context / sequences), context * self._joined_s)
 
     def _mixed_head(self, made: int) -> float:
         """What head and sampler take beyond one sequence, which a prompt's pass has; less, where none ends here."""
         return self._launched.head(made) - self._launched.head(1) if made else -self._launched.head(1)
 
-    def attention_of(self, chunks: Sequence[tuple[int, int]]) -> float:
+    def _attention_of(self, chunks: tuple[tuple[int, int], ...]) -> float:
         """Attention of a step's chunks in one call, each as a part of a call of chunks like it that is as much work."""
         if len(chunks) == 1:
             return self._chunks.at(1.0, *chunks[0])

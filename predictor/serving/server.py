@@ -15,6 +15,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,11 +26,11 @@ from predictor.ops.roofline import FloatArray
 from predictor.serving.costs import StepCosts
 
 #: Steps that are taken at once at most: chosen by hand, not from data, a guard for memory.
-_AT_ONCE = 4096
+AT_ONCE = 4096
 #: Of these, steps whose times are worked out one by one where a request comes soon; then as many in arrays as its
 #: square, and times as many again: chosen by hand, not from data; no figure depends on it. NumPy adds up to 7 numbers
 #: in their order, as that loop does.
-_FIRST = 7
+FIRST = 7
 #: What a scheduler with nothing to choose makes, of which nobody changes anything.
 _DECODES = StepBatch(decodes=True)
 #: What a request that waits counts for a router, over one that runs. Source: vLLM 0.14 v1/engine/core_client.py
@@ -37,8 +38,7 @@ _DECODES = StepBatch(decodes=True)
 _WAITING_COUNTS = 4
 
 
-@dataclass(slots=True)
-class Moment:
+class Moment(NamedTuple):
     """A server's ``steps`` steps alike, from ``start_s`` to ``end_s``: what ran on all ranks, waited, and was held."""
 
     start_s: float
@@ -198,20 +198,20 @@ class Server:
         if len(self.ranks) == 1 and self.lanes == 1 and until_s < math.inf and self._few(running[0], most, until_s):
             return
         widest = max(len(each.decoding) for each in running)
-        steps = most if until_s == math.inf else min(most, _FIRST * _FIRST)
+        steps = most if until_s == math.inf else min(most, FIRST * FIRST)
         while True:  # as many steps as may begin before ``until_s``: a few, where requests come all the time
             seconds = self._seconds_of(running, widest, steps)
             begins = self.now + np.cumsum(seconds) - seconds
             if steps == most or begins[-1] >= until_s:
                 break
-            steps = min(most, _FIRST * steps)
+            steps = min(most, FIRST * steps)
         count = max(1, int(begins.searchsorted(until_s)))
         decoding = sum(len(each.decoding) for each in running)
         self._passed(float(np.add.reduce(seconds[:count])), count, decoding, 0, float(begins[count - 1]))
         self._tick(count, [True] * len(self.ranks))
 
     def _few(self, batching: Batching, most: int, until_s: float) -> bool:
-        """At most `_FIRST` steps, each by itself: arrays cost more than so few. Whether ``until_s`` came in them."""
+        """At most `FIRST` steps, each by itself: arrays cost more than so few. Whether ``until_s`` came in them."""
         n, context, total, last = len(batching.decoding), batching.context, 0.0, self.now
         for count in range(most):
             seconds = self.costs.decode_step(n, context + n * self._ticks_in(count))
@@ -220,7 +220,7 @@ class Server:
                 self._passed(total, count, n, 0, last)
                 self._tick(count, [True])
                 return True
-            if count == _FIRST:
+            if count == FIRST:
                 return False
             total, last = total + seconds, begins
         self._passed(total, most, n, 0, last)
@@ -261,7 +261,7 @@ class Server:
         for rank in self.ranks:
             if rank.inbox:
                 return 1
-        most = _AT_ONCE
+        most = AT_ONCE
         for each in running:
             most = min(most, self._lasting(each, most))
             if most == 1:

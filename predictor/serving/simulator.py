@@ -15,6 +15,7 @@ from predictor.ops.roofline import FloatArray
 from predictor.request.run import Run
 from predictor.serving.costs import Sizes, StepCosts
 from predictor.serving.deployment import Deployment, Options, deploy
+from predictor.serving.one_rank import OneRank
 from predictor.serving.server import Moment, RequestTimes, Server, ServerRank
 from predictor.serving.traffic import Traffic
 
@@ -184,6 +185,14 @@ def through(
     """``traffic`` through the servers of a pool, after those of ``prompts``, if there are any, from where each request
     takes ``moved_s`` (n,)."""
     moved = np.zeros(len(traffic)) if moved_s is None else moved_s
+    if prompts is None and (only := _only(pool)) is not None:
+        alone = OneRank(only, pool.costs, pool.deployment.ahead, traffic)
+        alone.run()
+        return Served(
+            pool.deployment, traffic, np.array(alone.arrival_s), np.array(alone.scheduled_s), np.array(alone.first_s),
+            np.array(alone.last_s), tuple(alone.preempted), tuple(alone.cached), (alone.moments,),
+            moved_s=float(moved.mean()),
+        )  # fmt: skip
     loop = _Loop(traffic, [pool] if prompts is None else [prompts, pool], moved)
     loop.run()
     rows = [loop.times[i] for i in range(len(traffic))]
@@ -197,6 +206,13 @@ def through(
         tuple(row.preempted for row in rows), tuple(row.cached for row in rows), moments,
         prompts.deployment if prompts else None, before[0] if before else (), float(moved.mean()),
     )  # fmt: skip
+
+
+def _only(pool: ServerPool) -> Batching | None:
+    """The scheduler of a pool that has one, of a server without drafts."""
+    if len(pool.schedulers) > 1 or len(pool.schedulers[0]) > 1 or pool.deployment.options.drafts:
+        return None
+    return pool.schedulers[0][0]
 
 
 def costs_of(deployment: Deployment, traffic: Traffic) -> StepCosts:

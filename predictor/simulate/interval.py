@@ -138,8 +138,7 @@ def _rows(timed: TimedStage) -> npt.NDArray[np.int64]:
     result = []
     for at in timed.blocks:
         index, nodes = at.index, at.block.nodes
-        several = at.gpu_s.shape[-1] > len(nodes)
-        result.append(np.repeat(index, [node.count for node in nodes], axis=-1) if several else index)
+        result.append(index if at.plain else np.repeat(index, [node.count for node in nodes], axis=-1))
     return np.concatenate(result, axis=-1) if result else np.zeros(0, dtype=np.int64)
 
 

@@ -224,6 +224,25 @@ def test_weights_add_up_within_a_class() -> None:
     assert total_interval(total, apart, ASSUMED) == pytest.approx(total_interval(total, one, ASSUMED))
 
 
+def test_a_node_that_does_not_run_has_no_part() -> None:
+    """Counts that are not 1, and nodes of no kernel beside nodes of several, which are as many kernels as nodes."""
+    known = Set(Intervals.from_dict(content(linear=entry(0.1), bmm=entry(0.3))))
+    other = replace(BIG, n=2048)
+    for host in (CAPTURED, CALLS):
+        (apart,) = timed([Node(BIG, "a"), Node(BATCHED, "b"), Node(BATCHED, "c")], known, host)
+        for counts in ((1, 0, 2), (1, 2, 0)):
+            nodes = [Node(BIG, "a"), Node(BATCHED, "b", count=counts[1]), Node(BATCHED, "c", count=counts[2])]
+            (joint,) = timed(nodes, known, host)
+            total = joint.timeline.total_s
+            assert total == pytest.approx(apart.timeline.total_s)
+            expected = total_interval(total, [apart], ASSUMED)
+            assert total_interval(total, [joint], ASSUMED) == pytest.approx(expected)
+        (skipped,) = timed([Node(BIG, "a"), Node(other, "b", count=0)], known, host)
+        (alone,) = timed([Node(BIG, "a")], known, host)
+        total = alone.timeline.total_s
+        assert total_interval(total, [skipped], ASSUMED) == pytest.approx(total_interval(total, [alone], ASSUMED))
+
+
 def test_kernels_that_hide_behind_the_cpu_do_not_count_but_the_host_does() -> None:
     known = Intervals.from_dict(content(linear=entry(0.1)))
     tiny = Gemm("fp32", 8, 8, 8)

@@ -18,6 +18,7 @@ from predictor.forecast.forecast import forecast
 from predictor.request.options import BURSTS, GAMMA
 from predictor.request.request import Request
 from predictor.request.run import Run
+from predictor.serving import simulator
 from predictor.serving.cost_tables import Decodes
 from predictor.serving.deployment import Options, deploy
 from predictor.serving.server import Server
@@ -197,6 +198,7 @@ def test_pages_of_those_who_grow_are_counted_as_one_by_one() -> None:
 @pytest.mark.parametrize("drafts", [0, 2])
 def test_steps_one_by_one_take_as_long_as_in_arrays(drafts: int, monkeypatch: pytest.MonkeyPatch) -> None:
     traffic, options = traffic_of(60, 4.0), Options(drafts=drafts, acceptance=0.6 * bool(drafts))
+    monkeypatch.setattr(simulator, "_only", lambda _: None)  # a server with one scheduler has a loop of its own
     served = serve(run_of("vllm"), traffic, options)
     monkeypatch.setattr(Server, "_few", lambda *_: False)
     arrays = serve(run_of("vllm"), traffic, options)
@@ -286,6 +288,7 @@ def test_a_scheduler_with_nothing_to_choose_is_not_asked(
 ) -> None:
     """Every request has the times that it has where the scheduler is asked before every step, also where pages run out
     and requests give way."""
+    monkeypatch.setattr(simulator, "_only", lambda _: None)  # a server with one scheduler has a loop of its own
     few, asked = loaded(execution, software), [0, 0]
     scheduler = type(deploy(run_of(execution, software), Options(), 4096).batching())
     batch = scheduler.batch

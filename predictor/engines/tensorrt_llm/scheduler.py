@@ -10,6 +10,8 @@ class InFlight(Batching):
     """Generation first, then context, in one step: whole prompts (or chunks, where they are asked for) of requests
     whose pages are free to the last token."""
 
+    joins = True
+
     def batch(self) -> StepBatch:
         rules = self.rules
         batch = StepBatch(decodes=bool(self.decoding))

@@ -40,6 +40,8 @@ class RunningFirst(Batching):
     """The second one: who decodes, prompts that were begun, new prompts, in this order and in one step, until the
     token budget is used. The last admitted gives way where pages are missing."""
 
+    joins = True
+
     def batch(self) -> StepBatch:
         rules = self.rules
         batch = StepBatch()
