@@ -71,6 +71,21 @@ class FusedEncoders:
         return capability in self.capabilities.get(dtype, ()) and head_dim in self.heads and tokens <= self.longest
 
 
+@dataclass(frozen=True, slots=True)
+class EightBit:
+    """What ``--dtype fp8`` means under an engine, where the model's checkpoint has no fp8 of its own.
+
+    ``linear``: the word of the linear layers (`predictor.request.numbers`); ``experts``: that of the experts; ``kv``:
+    dtype of the KV cache, "" for the activations'; ``said``: the same in words, for the first line of an answer.
+    """
+
+    linear: str
+    experts: str
+    kv: str
+    said: str
+    source: str
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Engine:
     """How an execution runs a model: a word of ``--execution``. There is one object an engine, compared by identity.
@@ -103,7 +118,8 @@ class Engine:
     first (`later`, so that nobody who asks for no engine reads one). ``batching``: gives the class of the scheduler
     that has such numbers (`predictor.engines.scheduling`); None where it serves no requests that arrive one by one.
     ``boards``: those that it runs on; empty for all. ``decoders_alone``: it has no model of an encoder-decoder of text;
-    what its kernels would take is forecast all the same, and the answer says so. ``classes``: of this release, as
+    what its kernels would take is forecast all the same, and the answer says so. ``fp8``: what it runs where fp8 is all
+    that is asked for; None where nobody read it. ``classes``: of this release, as
     `predictor.engines.vintage.Vintage` has it.
     """
 
@@ -140,6 +156,7 @@ class Engine:
     batching: Callable[[Scheduler], type[Batching]] | None = None
     boards: tuple[Boards, ...] = ()
     decoders_alone: bool = False
+    fp8: EightBit | None = None
     classes: str = ""
 
     def refuses(self, gpu: GPUSpec, version: str = "") -> str:

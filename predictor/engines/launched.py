@@ -31,7 +31,8 @@ _KV_DTYPES = {
 }  # fmt: skip
 #: What engines call formats that they quantize 16-bit weights to, or that a checkpoint must have -> ours.
 _WEIGHTS = {
-    "fp8": "fp8", "w8a8_fp8": "fp8", "modelopt": "fp8_static", "modelopt_fp8": "fp8_static", "modelopt_fp4": "nvfp4",
+    "fp8": "fp8_dynamic", "w8a8_fp8": "fp8_dynamic", "modelopt": "fp8_static", "modelopt_fp8": "fp8_static",
+    "modelopt_fp4": "nvfp4",
     "nvfp4": "nvfp4", "awq": "int4_wo", "awq_marlin": "int4_wo", "gptq": "int4_wo", "gptq_marlin": "int4_wo",
     "w8a8_int8": "int8", "bitsandbytes": "nf4", "mxfp4": "mxfp4",
 }  # fmt: skip

@@ -14,7 +14,7 @@ from predictor.data.importers.benchmarks import Launcher, Tool, sampling_of, too
 from predictor.engines import running
 from predictor.errors import RequestError, SpecError, TilecastError, UnsupportedError
 from predictor.files.extras import require
-from predictor.files.read import inside, read_json, read_table_text
+from predictor.files.read import inside, read_table_text
 from predictor.files.records import dataclass, replace
 from predictor.files.yaml_reader import read_yaml_file
 from predictor.models.built import load_config
@@ -303,7 +303,7 @@ def _words(row: Mapping[str, Any], model: str | Path, tool: Tool, launcher: Laun
     chosen = sampling_of(tool, _text(row, "model"), running(execution, software).vintage())
     return {
         "model": model, "gpu": _text(row, "gpu"), "execution": execution, "software": software,
-        "dtype": _own(model, dtype), "kv_dtype": _text(row, "kv_dtype") or _kv_of_checkpoint(model, dtype), "tp": tp,
+        "dtype": _own(model, dtype), "kv_dtype": _text(row, "kv_dtype") or None, "tp": tp,
         "dp": dp, "ep": ep, "pp": pp, "num_gpus": tp * dp * pp, "sampling": _text(row, "sampling") or chosen,
         "memory_fraction": _number(row, "memory_fraction", 0.0) or launcher.fraction,
     }  # fmt: skip
@@ -324,19 +324,6 @@ def _named(model: str, folder: Path) -> str | Path:
     return next(
         (at / "hf_configs" / file for at in folder.absolute().parents if (at / "hf_configs" / file).is_file()), model
     )
-
-
-def _kv_of_checkpoint(model: str | Path, dtype: str) -> str | None:
-    """The KV cache's dtype in a checkpoint of the model in ``dtype``, where one is known: ModelOpt's own config beside
-    the model's, as MODEL-WORDS_hf_quant_config.json."""
-    if isinstance(model, str) or not dtype:
-        return None
-    stem = model.name.removesuffix(".json").removesuffix("_config")
-    for path in sorted(model.parent.glob(f"{stem}-*_hf_quant_config.json")):
-        known = read_json(path).get("quantization")
-        if isinstance(known, dict) and str(known.get("quant_algo")).lower() == dtype:
-            return str(known.get("kv_cache_quant_algo") or "").lower() or None
-    return None
 
 
 def _folder(folder: Path) -> MeasuredService:

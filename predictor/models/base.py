@@ -132,6 +132,11 @@ class Model(ABC):
         """What its throughput is counted in, of `predictor.graph.samples.UNITS`."""
         return TOKENS
 
+    @property
+    def published_fp8(self) -> str:
+        """The word of ``--dtype`` of the fp8 checkpoint that its publisher has beside one in 16 bit; "" for none."""
+        return ""
+
     # -- what is known of its layers; 0, "" or False where a model does not know --------------------------------------
 
     @property

@@ -29,7 +29,6 @@ from predictor.report.html_timeline import timeline_section
 from predictor.report.pages import document, render, section
 from predictor.report.throughput import sources
 from predictor.report.wording import dtype_words, kv_words, overhead, release_of, seconds
-from predictor.request.numbers import CHECKPOINT
 from predictor.request.run import Run
 from predictor.request.words import flag
 from predictor.request.workload import Workload
@@ -121,7 +120,7 @@ def settings(answer: Prediction) -> list[tuple[str, str]]:
         flags.append(("output_len", str(serving.output_len)))
     if work.steps > 1:
         flags.append(("steps", str(work.steps)))
-    flags.append(("dtype", CHECKPOINT if work.dtype_source == CHECKPOINT else work.dtype))
+    flags.append(("dtype", work.dtype_word))
     if serving is not None:
         flags.append(("kv_dtype", serving.kv_dtype))
     flags.append(("execution", work.execution))

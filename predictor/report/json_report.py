@@ -84,6 +84,7 @@ def _workload(answer: Prediction) -> dict[str, Any]:
         "micro_batch": 0 if training is None else training.micro_batch,
         "dtype": work.dtype,
         "dtype_source": work.dtype_source,
+        "dtype_recipe": work.dtype_recipe or None,
         "kv_dtype": None if serving is None else serving.kv_dtype,
         "kv_dtype_source": None if serving is None else serving.kv_dtype_source,
         "execution": work.execution,

@@ -47,6 +47,7 @@ def to_dict(served: Served, goals: Goals, ranges: Mapping[str, Range] | None = N
         "execution": work.execution,
         "release": release_of(work),
         "dtype": work.dtype,
+        "dtype_recipe": work.dtype_recipe or None,
         "kv_dtype": serving.kv_dtype,
         "max_num_seqs": rules.sequences,
         "max_num_batched_tokens": rules.tokens,
@@ -181,12 +182,13 @@ def print_served(report: Mapping[str, Any], console: Screen) -> None:
     changed = f" ({', '.join(report['gpu_set'])})" if report["gpu_set"] else ""
     release = f" {report['release']}" if report["release"] else ""
     gpus = f"{report['num_gpus']} x {report['gpu']}{changed}"
+    recipe = f" ({report['dtype_recipe']})" if report["dtype_recipe"] else ""
     say(
         console,
         f"{report['model']} on {gpus}, {report['execution']}{release}, {_degrees(report)}"
         + (f", {report['replicas']} replicas" if report["replicas"] > 1 else "")
-        + f", {report['dtype']}, at most {report['max_num_seqs']:,} sequences and {report['max_num_batched_tokens']:,}"
-        f" tokens a step, {report['kv_cache_tokens']:,} tokens of KV cache",
+        + f", {report['dtype']}{recipe}, at most {report['max_num_seqs']:,} sequences and"
+        f" {report['max_num_batched_tokens']:,} tokens a step, {report['kv_cache_tokens']:,} tokens of KV cache",
     )
     if report["prefill"]:
         reads = report["prefill"]

@@ -9,7 +9,7 @@ from typing import Any
 from predictor.files.terminal import Screen
 from predictor.kernels.interval import LEVEL
 from predictor.report.table import Column, print_table, say
-from predictor.report.wording import LEVEL_WORDS, gib_of, per_second, share, significant
+from predictor.report.wording import LEVEL_WORDS, dtype_words, gib_of, per_second, share, significant
 from predictor.request.run import Run
 from predictor.search.serving.answer import (
     RankedPlan,
@@ -67,7 +67,7 @@ def _headline(answer: ServingAnswer, price: float | None) -> list[str]:
     run = plan.times.run
     among = f"{plan.gpus}" if asked.min_gpus else f"{plan.gpus} of {asked.num_gpus}"
     lines = [
-        f"{run.config.name} on {among} {run.gpu.label}, {run.work.dtype}, {asked.isl} +"
+        f"{run.config.name} on {among} {run.gpu.label}, {dtype_words(run.work)}, {asked.isl} +"
         f" {asked.osl} tokens, TTFT {_at(asked.sla, 'ttft')}{shown(asked.sla.ttft_s)}, TPOT"
         f" {_at(asked.sla, 'tpot')}{shown(asked.sla.tpot_s)}:",
         f"{plan}",

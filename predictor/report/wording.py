@@ -7,7 +7,7 @@ from predictor.engines.releases import is_version
 from predictor.files.units import TIMES, digits, in_unit
 from predictor.files.units import seconds as seconds
 from predictor.kernels.interval import LEVEL
-from predictor.request.numbers import CHECKPOINT
+from predictor.request.numbers import CHECKPOINT, ENGINE
 from predictor.request.serving import Serving
 from predictor.request.workload import Workload
 from predictor.simulate.memory import Memory
@@ -130,10 +130,13 @@ def execution_words(work: Workload) -> str:
 
 
 def dtype_words(work: Workload) -> str:
-    """The dtype of a run, and that it is the checkpoint's where it is."""
+    """The dtype of a run, and that it is the checkpoint's where it is, or what a word means under the engine."""
+    if work.dtype_recipe:
+        return f"{work.dtype} ({work.dtype_recipe})"
     return f"{work.dtype} (checkpoint)" if work.dtype_source == CHECKPOINT else work.dtype
 
 
 def kv_words(serving: Serving) -> str:
-    """The KV cache's dtype, and that it is the checkpoint's where it is."""
-    return f"{serving.kv_dtype} (checkpoint)" if serving.kv_dtype_source == CHECKPOINT else serving.kv_dtype
+    """The KV cache's dtype, and that it is the checkpoint's or the engine's where it is."""
+    source = serving.kv_dtype_source
+    return f"{serving.kv_dtype} ({source})" if source in (CHECKPOINT, ENGINE) else serving.kv_dtype

@@ -16,13 +16,16 @@ from predictor.hardware.gpu import GPUSpec
 from predictor.models.base import CACHED
 
 if TYPE_CHECKING:
-    from predictor.engines.base import FusedEncoders
+    from predictor.engines.base import EightBit, FusedEncoders
 
 #: The dtype that stands for what a checkpoint says of its weights.
 CHECKPOINT = "checkpoint"
-#: Where a number format of a run comes from: a person's word, the model's checkpoint, the GPU's default.
-ASKED, DEFAULT = "asked", "default"
-SOURCES = ASKED, CHECKPOINT, DEFAULT
+#: Where a number format of a run comes from: a person's word, the model's checkpoint, the GPU's default, or what an
+#: engine has beside a person's word.
+ASKED, DEFAULT, ENGINE = "asked", "default", "engine"
+SOURCES = ASKED, CHECKPOINT, DEFAULT, ENGINE
+#: The word that an engine has a meaning of its own for (`predictor.engines.base.EightBit`).
+FP8 = "fp8"
 #: What a KV cache may be asked to be: "auto" is the activations' dtype. Nothing is known of kernels for others.
 KV_DTYPES = ("auto", "fp8", "bf16", "fp16", "fp32")
 
@@ -54,6 +57,8 @@ _NAMED: Mapping[str, Meaning] = {
     # One scale a tensor; experts in blocks, as the published fp8 checkpoints of DeepSeek and Qwen3 have them.
     "fp8": Meaning("fp8", "bf16", "", "fp8_block"),
     "fp8_static": Meaning("fp8", "bf16", "fp8_static", "fp8_block"),
+    # What engines make of 16-bit weights as they load them: one scale a tensor or column, one a token.
+    "fp8_dynamic": Meaning("fp8", "bf16"),
     "fp8_block": Meaning("fp8", "bf16", "fp8_block", "fp8_block"),
     "fp8_current": Meaning("fp8", "bf16", "fp8_current", "fp8_block"),
     "fp8_row": Meaning("fp8", "bf16", "fp8_row", "fp8_block"),
@@ -98,17 +103,21 @@ _NEAREST: Mapping[str, tuple[str, ...]] = {
     "fp64": ("fp32",), "bitsandbytes": ("nf4",), "bnb": ("nf4",), "smoothquant": ("int8",),
 }  # fmt: skip
 
+#: The words of fp8 in checkpoints, whatever its scales.
+_FP8_WORDS = ("fp8", "fp8_static", "fp8_dynamic", "fp8_block")
 #: The words that run the same weights on a GPU without the units of a word: unpacked to 16 bit.
 _WEIGHT_ONLY: Mapping[str, str] = {
-    "fp8": "fp8_wo", "fp8_static": "fp8_wo", "fp8_block": "fp8_wo", "nvfp4": "nvfp4_wo", "mxfp4_mxfp8": "mxfp4",
-    "mxfp4_fp8": "mxfp4", "mxfp4_mxfp4": "mxfp4", "int4_fp8": "int4_wo",
+    "fp8": "fp8_wo", "fp8_static": "fp8_wo", "fp8_dynamic": "fp8_wo", "fp8_block": "fp8_wo",
+    "nvfp4": "nvfp4_wo", "mxfp4_mxfp8": "mxfp4", "mxfp4_fp8": "mxfp4", "mxfp4_mxfp4": "mxfp4", "int4_fp8": "int4_wo",
 }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Precision:
     """Dtypes of a run. ``name``: the word for it, ``gemm``: what most of the linear layers compute in, whose peak MFU
-    is of, ``formats``: those of every part of the model. ``notes`` are lines for the answer."""
+    is of, ``formats``: those of every part of the model. ``recipe``: what the word asked for means under the engine, in
+    words, "" where it is ``name`` alone; ``kv_named``: the KV cache's dtype that goes with it. ``notes`` are lines for
+    the answer."""
 
     name: str
     gemm: str
@@ -116,6 +125,8 @@ class Precision:
     kv: str
     formats: Formats
     notes: tuple[str, ...] = ()
+    recipe: str = ""
+    kv_named: str = ""
 
     @property
     def mixed(self) -> bool:
@@ -275,17 +286,23 @@ class Cache(NamedTuple):
 
 
 def numbers_of(
-    checkpoint: Checkpoint | None, gpu: GPUSpec, dtype: str | None, mode: str, engine: Engine, adapters: bool = False
+    checkpoint: Checkpoint | None,
+    gpu: GPUSpec,
+    dtype: str | None,
+    mode: str,
+    engine: Engine,
+    adapters: bool = False,
+    published: str = "",
 ) -> tuple[Precision, str]:
     """The formats of weights and activations, and where they come from; ``dtype`` "checkpoint" insists on its own.
-    ``adapters``: they alone are trained, on a base that may be in few bits.
+    ``adapters``: they alone are trained, on a base that may be in few bits. ``published``: `Model.published_fp8`.
 
     Raises UnsupportedError (or RequestError), one line, for what the GPU or the mode cannot do.
     """
     if dtype == CHECKPOINT and checkpoint is None:
         raise RequestError("--dtype checkpoint: this model's config names no quantization; leave --dtype out")
     training = mode == "train"
-    if checkpoint is not None and not training and not checkpoint.trouble and checkpoint.words == (dtype,):
+    if checkpoint is not None and not training and not checkpoint.trouble and _is_of(dtype, checkpoint, engine):
         dtype = CHECKPOINT  # the same word, with the layers that the checkpoint leaves as they are
     if dtype == CHECKPOINT or (dtype is None and checkpoint is not None and not training):
         assert checkpoint is not None
@@ -294,7 +311,10 @@ def numbers_of(
         if checkpoint.trouble:
             raise UnsupportedError(f"{checkpoint.trouble}; --dtype overrides the checkpoint")
         return checkpoint_precision(checkpoint, gpu, unpacks=engine.unpacks), CHECKPOINT
-    numbers = precision(default_dtype(gpu) if dtype is None else dtype, gpu)
+    if dtype == FP8 and engine.fp8 is not None and not training:
+        numbers = _eight_bit(engine.fp8, engine, gpu, published)
+    else:
+        numbers = precision(default_dtype(gpu) if dtype is None else dtype, gpu)
     _check_base(numbers.name, training, adapters, engine)
     if checkpoint is not None and dtype is None:
         notes = (f"training runs in {numbers.name}, not in the checkpoint's {_named(checkpoint)}",)
@@ -303,6 +323,31 @@ def numbers_of(
         notes = (f"--dtype {dtype} overrides the checkpoint's {_named(checkpoint)}",)
         return replace(numbers, notes=notes), ASKED
     return numbers, DEFAULT if dtype is None else ASKED
+
+
+def _is_of(word: str | None, checkpoint: Checkpoint, engine: Engine) -> bool:
+    """Whether a word is a checkpoint's; under an engine with an fp8 of its own that word is fp8 of every kind."""
+    words = checkpoint.words
+    if word == FP8 and engine.fp8 is not None:
+        return bool(words) and all(each in _FP8_WORDS for each in words)
+    return words == (word,)
+
+
+def _eight_bit(rule: EightBit, engine: Engine, gpu: GPUSpec, published: str) -> Precision:
+    """What ``engine`` runs on ``gpu`` where fp8 is asked for: the fp8 checkpoint that the model's publisher has, else
+    what is the engine's; without units for it, weights that Marlin unpacks."""
+    word = published or rule.linear
+    of = f"fp8 in {engine.name}"
+    if _lacking(word, gpu) and engine.unpacks and _runs_marlin(gpu):
+        return replace(
+            precision(_WEIGHT_ONLY[word], gpu), recipe=f"{of} on {gpu.id}: weights alone, unpacked to 16 bit"
+        )
+    numbers = precision(word, gpu)
+    if published:
+        return replace(numbers, recipe=f"{of}: the publisher's checkpoint")
+    experts = _formats(_MEANINGS[rule.experts], numbers.activation)[0]
+    formats = Formats(numbers.formats.high, numbers.formats.linear, (("experts", experts),))
+    return replace(numbers, formats=formats, recipe=f"{of}: {rule.said}", kv_named=rule.kv)
 
 
 def _check_base(word: str, training: bool, adapters: bool, runs: Engine) -> None:
@@ -342,13 +387,16 @@ def cached(
         if reason:
             raise UnsupportedError(f"--kv-dtype {kv_dtype}: {reason}")
         return (numbers if word == "auto" else replace(numbers, kv=word)), ASKED
-    if checkpoint is None or not checkpoint.kv or cache.mode not in CACHED:
+    named = checkpoint.kv if checkpoint is not None and checkpoint.kv else numbers.kv_named
+    if not named or cache.mode not in CACHED:
         return numbers, DEFAULT
-    reason = _not_followed(cache.engine) or _no_kernel(checkpoint.kv, numbers, cache)
+    of_engine = checkpoint is None or not checkpoint.kv
+    reason = _not_followed(cache.engine) or _no_kernel(named, numbers, cache)
     if reason:
-        note = f"the checkpoint has its KV cache in {checkpoint.kv}, the run in {numbers.kv}: {reason}"
+        has = f"{cache.engine.name} has its KV cache with fp8" if of_engine else "the checkpoint has its KV cache"
+        note = f"{has} in {named}, the run in {numbers.kv}: {reason}"
         return replace(numbers, notes=(*numbers.notes, note)), DEFAULT
-    return replace(numbers, kv=checkpoint.kv), CHECKPOINT
+    return replace(numbers, kv=named), ENGINE if of_engine else CHECKPOINT
 
 
 def kv_word(value: str) -> str:

@@ -88,7 +88,8 @@ class Request(Words):
         slots = () if self.prompt_lens is None else ragged_lengths(self.prompt_lens)
         lens = tuple(n for n in slots if n)  # an empty sequence costs nothing
         sizes = _sizes(self, config, slots)
-        numbers, source = numbers_of(config.checkpoint, gpu, self.dtype, self.mode, engine, self.lora != 0)
+        lora, published = self.lora != 0, config.published_fp8
+        numbers, source = numbers_of(config.checkpoint, gpu, self.dtype, self.mode, engine, lora, published)
         if config.every_expert and not engine.fuses:
             numbers = experts_as_they_are(numbers, config.name)
         attention = _attention(self, config, gpu, engine, numbers.name, sizes["seq_len"])
@@ -122,6 +123,7 @@ class Request(Words):
             all_to_all=self.all_to_all,
             steps=1 if self.steps is None else self.steps,
             dtype_source=source,
+            dtype_recipe=numbers.recipe,
             routing=router_of(self.routing, 0 if config.expert_capacity else config.experts, config.top_k),
         )
         _check_length(config, work)

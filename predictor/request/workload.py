@@ -12,7 +12,7 @@ from predictor.engines.registry import ALL_GATHER
 from predictor.errors import RequestError, UnsupportedError
 from predictor.files.records import dataclass, replace
 from predictor.ops.routing import Router
-from predictor.request.numbers import ASKED
+from predictor.request.numbers import ASKED, CHECKPOINT, FP8
 from predictor.request.options import OPTIONS, check_words, checks_of
 from predictor.request.parallelism import SERVED, Parallelism
 from predictor.request.serving import Serving
@@ -43,10 +43,11 @@ class Workload:
     tokens that it has in the cache; ``seq_len`` or ``context_len`` is the longest of them, ``seq_len`` more where an
     engine pads sequences to that for attention. ``system`` joins the GPUs where there is more than one.
     ``memory_fraction``: what of the GPU's memory the run may use, as its engine counts it (`predictor.engines.memory`);
-    None: the engine's default. ``dtype_source`` is of `predictor.request.numbers.SOURCES`. ``routing``: how tokens fall
-    on experts, None for a model without any, or with experts of fixed capacity. ``all_to_all``: how tokens come to
-    experts of other ranks (`predictor.passes.expert_parallel`). ``steps``: equal forward passes one after the other, as
-    a diffusion sampler runs them.
+    None: the engine's default. ``dtype_source`` is of `predictor.request.numbers.SOURCES`, ``dtype_recipe`` its word as
+    the engine takes it, "" where it has no such meaning. ``routing``: how tokens fall on experts, None for a model
+    without any, or with experts of fixed capacity. ``all_to_all``: how tokens come to experts of other ranks
+    (`predictor.passes.expert_parallel`). ``steps``: equal forward passes one after the other, as a diffusion sampler
+    runs them.
     """
 
     batch: int
@@ -63,6 +64,7 @@ class Workload:
     launch_overhead_assumed: bool = False
     memory_fraction: float | None = None
     dtype_source: str = ASKED
+    dtype_recipe: str = ""
     routing: Router | None = None
     software: str = ""
     kernel_gap_s: float | None = None
@@ -148,6 +150,11 @@ class Workload:
         if self.training is not None:
             return "train"
         return "forward" if self.serving is None else self.serving.mode
+
+    @property
+    def dtype_word(self) -> str:
+        """The word of ``--dtype`` that gives the formats of this run."""
+        return CHECKPOINT if self.dtype_source == CHECKPOINT else FP8 if self.dtype_recipe else self.dtype
 
     @property
     def tokens_each(self) -> int:

@@ -103,7 +103,7 @@ def test_a_simulation_takes_the_limits(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_weights_that_the_checkpoint_has_are_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     serve = "vllm serve {} --quantization fp8"
-    assert answer(capsys, "predict", "--from", serve.format("Qwen/Qwen3-8B"), "--gpu", "h100")["dtype"] == "fp8"
+    assert answer(capsys, "predict", "--from", serve.format("Qwen/Qwen3-8B"), "--gpu", "h100")["dtype"] == "fp8_dynamic"
     own = answer(capsys, "predict", "--from", serve.format("deepseek-ai/DeepSeek-R1") + " -tp 8", "--gpu", "h200")
     assert (own["dtype"], own["dtype_source"]) == ("fp8_block", "checkpoint")
     other = serve.format("deepseek-ai/DeepSeek-R1").replace("fp8", "modelopt_fp4") + " -tp 8"

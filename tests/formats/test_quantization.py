@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import product
 from typing import Any
 
@@ -17,7 +18,8 @@ from predictor.formats.quantization import SCHEMES, activation_bytes, integer_wo
 from predictor.hardware.gpu import load_gpu
 from predictor.kernels.artifact import load_artifacts
 from predictor.kernels.base import make_batch, predict_kernels
-from predictor.models.built import load_config
+from predictor.models.built import config_from_dict, load_config
+from predictor.models.built.load import CONFIGS
 from predictor.models.step import Step
 from predictor.ops import Gemm, MoE, Op
 from predictor.ops.attention import Attention
@@ -147,9 +149,13 @@ def test_known_scales_need_no_kernel_that_finds_them() -> None:
     """Of a static checkpoint TensorRT-LLM casts before every product; vLLM after attention alone, elsewhere the kernel
     before does it; a library that nobody read looks for scales all the same. Tables hold the kernels that do both."""
 
+    sizes = json.loads((CONFIGS / "llama-3.1-8b.json").read_text(encoding="utf-8"))
+    scaled = {"fp8": "dynamic", "fp8_static": "static"}
+
     def layer(execution: str, dtype: str) -> tuple[list[str], dict[str, float]]:
-        words = {"mode": "decode", "batch": 16, "context_len": 1024, "dtype": dtype, "execution": execution}
-        run = Request("llama-3.1-8b", "h100", **words).run()  # type: ignore[arg-type]
+        said = {"quant_method": "fp8", "activation_scheme": scaled[dtype]}
+        words = {"mode": "decode", "batch": 16, "context_len": 1024, "dtype": "checkpoint", "execution": execution}
+        run = Request(config_from_dict({**sizes, "quantization_config": said}, "llama"), "h100", **words).run()  # type: ignore[arg-type]
         done = forecast(run)
         (block,) = [at.block for at in done.stages[0].blocks if at.block.repeat > 1]
         cast = [node.name for node in block.nodes if isinstance(node.op, Quantize)]

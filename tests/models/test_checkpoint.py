@@ -535,3 +535,52 @@ def test_unquantized_weights_are_parameters_times_their_bytes() -> None:
         config = load_config(name)
         assert weight_bytes(config, plain("bf16")) == 2 * parameters(config), name
         assert weight_bytes(config, plain("fp32")) == 4 * parameters(config), name
+
+
+# ---------------------------------------------------------------------------------------------- fp8 under an engine
+
+
+def test_fp8_is_what_the_engine_runs() -> None:
+    """TensorRT-LLM runs NVIDIA's static checkpoints with their fp8 cache; vLLM and SGLang scale every token."""
+
+    def asked(execution: str, model: str = "llama-3.1-70b", gpu: str = "h100", **more: Any) -> Prediction:
+        return predict(model, gpu, **{**SERVED, "tp": 4, "dtype": "fp8", "execution": execution, **more})
+
+    published = asked("tensorrt_llm")
+    same = asked("tensorrt_llm", dtype="fp8_static", kv_dtype="fp8")
+    assert published.latency_s == same.latency_s
+    assert "dtype fp8_static (fp8 in tensorrt_llm: one scale a tensor, of the checkpoint)" in first_line(published)
+    assert "kv-dtype fp8 (engine)" in first_line(published) and "kv-dtype bf16" in first_line(asked("vllm"))
+    assert "kv-dtype bf16," in first_line(asked("tensorrt_llm", kv_dtype="auto"))
+    for engine, said in (
+        ("vllm", "a tensor, activations one a token"),
+        ("sglang", "a column, activations one a token"),
+    ):
+        assert f"dtype fp8 (fp8 in {engine}: weights one scale {said})" in first_line(asked(engine))
+    data = to_dict(published)
+    assert (data["dtype"], data["dtype_source"], data["kv_dtype_source"]) == ("fp8_static", "asked", "engine")
+    assert "tensorrt_llm" in data["dtype_recipe"] and to_dict(asked("vllm", dtype="bf16"))["dtype_recipe"] is None
+    assert ("dtype", "fp8") in settings(published) and first_line(asked("eager")).count("(fp8 in") == 0
+
+
+def test_fp8_of_a_board_without_it_is_unpacked_where_the_engine_does() -> None:
+    words = {**SERVED, "tp": 4, "dtype": "fp8"}
+    marlin = predict("llama-3.1-70b", "a100-sxm-80gb", **words)
+    assert marlin.latency_s == predict("llama-3.1-70b", "a100-sxm-80gb", **{**words, "dtype": "fp8_wo"}).latency_s
+    assert "(fp8 in vllm on a100-sxm-80gb: weights alone, unpacked to 16 bit)" in first_line(marlin)
+    with pytest.raises(UnsupportedError, match="no fp8 peak"):
+        predict("llama-3.1-70b", "a100-sxm-80gb", **{**words, "execution": "tensorrt_llm"})
+
+
+def test_fp8_of_a_checkpoint_in_fp8_is_its_own() -> None:
+    """DeepSeek's weights come in blocks: no engine makes others of them. Qwen has Qwen3 in blocks beside 16 bit."""
+    asked = predict("deepseek-v3", "h200", **{**SERVED, "tp": 8, "dtype": "fp8", "execution": "sglang"})
+    assert "dtype fp8_block (checkpoint)" in first_line(asked)
+    experts = Request("mixtral-8x7b", "h100", **{**SERVED, "tp": 2, "dtype": "fp8"}).run().numbers.formats.of("experts")
+    assert experts == ("fp8", ""), "16-bit experts get one scale a tensor"
+    for engine in ("sglang", "tensorrt_llm"):
+        words = {**SERVED, "tp": 2, "execution": engine}
+        published = predict("Qwen/Qwen3-32B", "h100", **words, dtype="fp8")
+        assert f"dtype fp8_block (fp8 in {engine}: the publisher's checkpoint), kv-dtype bf16" in first_line(published)
+        same = predict("Qwen/Qwen3-32B", "h100", **words, dtype="fp8_block")
+        assert published.latency_s == same.latency_s

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from predictor.engines.base import CAPTURED, LAUNCHES, Engine, later
+from predictor.engines.base import CAPTURED, LAUNCHES, EightBit, Engine, later
 from predictor.engines.boards import Boards
 from predictor.engines.library import (
     CUSTOM_ONE_SHOT,
@@ -104,11 +104,18 @@ def batching(rules: Scheduler) -> type[Batching]:
     return PrefillFirst
 
 
+#: Of 16-bit weights as it loads them.
+FP8 = EightBit(
+    "fp8", "fp8_dynamic", "", "weights one scale a column, activations one a token",
+    "SGLang docs, quantization.md (online quantization); the scales, and experts one a tensor, as recalled of"
+    " layers/quantization/fp8.py, unverified",
+)  # fmt: skip
+
 ENGINES = (
     Engine(
         "sglang", "sglang", LAUNCHES, CAPTURED, serves=True, fp8_cache=True, memory=MEMORY,
         decode_attention_of={"8.0": "vllm"}, samples=True, vintages=later("sglang.releases", "VINTAGES"),
-        batching=batching, kernels_changed=ALL_REDUCES, boards=BOARDS,
+        batching=batching, kernels_changed=ALL_REDUCES, boards=BOARDS, fp8=FP8,
         decoders_alone=True,  # source: docs/supported_models of 0.5 (unverified): generative models are decoders
     ),
 )  # fmt: skip

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from predictor.engines.base import CALLS, CAPTURED, Engine, later
+from predictor.engines.base import CALLS, CAPTURED, EightBit, Engine, later
 from predictor.engines.boards import Boards
 from predictor.engines.library import (
     CUTLASS,
@@ -103,12 +103,18 @@ CUBLASLT = TRTLLM.name
 #: (Ampere, Ada, Hopper, Blackwell).
 BOARDS = (Boards("nvidia", "TensorRT-LLM 1.0 support-matrix.md", least="8.0"),)
 
+#: It quantizes nothing as it loads: fp8 is that of NVIDIA's published checkpoints, made by ModelOpt.
+FP8 = EightBit(
+    "fp8_static", "fp8_dynamic", "fp8", "one scale a tensor, of the checkpoint",
+    "hf_quant_config.json of nvidia/Llama-3.1-70B-Instruct-FP8 (quant_algo FP8, kv_cache_quant_algo FP8)",
+)  # fmt: skip
+
 LIBRARIES = (TRTLLM,)
 ENGINES = (
     Engine(
         "tensorrt_llm", "trtllm", CALLS, CAPTURED, serves=True,
         rotates=True, fp8_cache=True, unpacks=False, memory=MEMORY, called=("trtllm", "tensorrt-llm"), samples=True,
         vintages=later("tensorrt_llm.releases", "VINTAGES"),
-        batching=batching, boards=BOARDS,
+        batching=batching, boards=BOARDS, fp8=FP8,
     ),
 )  # fmt: skip

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from predictor.engines.base import CAPTURED, LAUNCHES, Engine, later
+from predictor.engines.base import CAPTURED, LAUNCHES, EightBit, Engine, later
 from predictor.engines.boards import Boards
 from predictor.engines.library import (
     CUSTOM_ONE_SHOT,
@@ -131,11 +131,18 @@ BOARDS = (
     Boards("intel", "vLLM docs, installation/gpu.xpu.inc.md", since={"0.5.1": ("intel",)}),
 )  # fmt: skip
 
+#: Of 16-bit weights as it loads them.
+FP8 = EightBit(
+    "fp8", "fp8_dynamic", "", "weights one scale a tensor, activations one a token",
+    "vLLM docs/features/quantization/fp8.md (online dynamic quantization); a scale a token where CUTLASS's kernels run,"
+    " and experts one a tensor, as recalled of quantization/fp8.py, unverified",
+)  # fmt: skip
+
 LIBRARIES = (VLLM,)
 ENGINES = (
     Engine(
         "vllm", "vllm", LAUNCHES, CAPTURED, serves=True, fp8_cache=True, memory=MEMORY, samples=True,
-        vintages=later("vllm.releases", "VINTAGES"), batching=batching, boards=BOARDS,
+        vintages=later("vllm.releases", "VINTAGES"), batching=batching, boards=BOARDS, fp8=FP8,
         decoders_alone=True,  # source: docs/models/supported_models.md of 0.14 (unverified): Whisper alone, of speech
     ),
 )  # fmt: skip

@@ -14,6 +14,12 @@ from predictor.models.built.parameters import heaviest_stage_bytes, kv_cache_byt
 from predictor.models.built.stack import build
 from predictor.models.step import Step
 
+#: Types whose publisher has MODEL-FP8 beside MODEL, in blocks of 128 x 128. Source: config.json of Qwen/Qwen3-32B-FP8,
+#: Qwen/Qwen3-235B-A22B-FP8 and zai-org/GLM-5-FP8; of the other Qwen types as recalled of their pages, unverified.
+_FP8_IN_BLOCKS = (
+    "qwen3", "qwen3_moe", "glm_moe_dsa", "qwen3_next", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe",
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig(Model):
@@ -274,6 +280,10 @@ class ModelConfig(Model):
 
     def weight_bytes_of_stage(self, formats: Formats, local: Local, share: float) -> float:
         return heaviest_stage_bytes(self, formats, local, share)
+
+    @property
+    def published_fp8(self) -> str:
+        return "fp8_block" if self.model_type.removesuffix("_text") in _FP8_IN_BLOCKS else ""
 
     def kv_bytes(self, batch: int, tokens: int, kv_dtype: str, local: Local = whole, tp: int = 1) -> float:
         return kv_cache_bytes(self, batch, tokens, kv_dtype, local)

@@ -6,7 +6,7 @@ import shlex
 
 from predictor.engines.serve_options import LaunchOptions, launch_options
 from predictor.errors import UnsupportedError
-from predictor.request.numbers import ASKED, CHECKPOINT
+from predictor.request.numbers import ASKED, CHECKPOINT, ENGINE
 from predictor.search.serving.search import ServingPlan
 from predictor.search.serving.space import Group
 from predictor.search.serving.tables import GroupTimes
@@ -90,7 +90,7 @@ def _formats(options: LaunchOptions, times: GroupTimes) -> list[str]:
     formats = []
     if _loads(options, times) and work.dtype_source != CHECKPOINT:
         formats = [word for word in ("dtype", "weights") if work.dtype in options.words.get(word, {})]
-    if work.serving.kv_dtype_source == ASKED and numbers.kv != numbers.activation:
+    if work.serving.kv_dtype_source in (ASKED, ENGINE) and numbers.kv != numbers.activation:
         formats.append("kv_dtype")
     return formats
 
