@@ -45,6 +45,8 @@ def with_launched(words: Sequence[str], simulates: bool) -> tuple[list[str], tup
         said["dtype"] = read.quantizes
     if read.chunks > 1 and not {"pp", "vpp", "stage_layers"} & given.keys():
         said |= _stages(model, read.chunks)
+    if read.again_every and "recompute" not in given:
+        said["recompute"] = _every(model, read.again_every)
     if simulates:
         said.pop("mode")
         said |= read.load
@@ -119,6 +121,15 @@ def _stages(model: str, chunks: int) -> dict[str, str | bool]:
     parts = [each + (n < more) for n in range(chunks)]
     parts[0], parts[-1] = parts[0] - 1, parts[-1] - 1
     return {"stage_layers": ",".join(map(str, parts))}
+
+
+def _every(model: str, each: int) -> str:
+    """Recomputation of a model's layers number ``each``, 2 ``each``, ..."""
+    from predictor.models.forms import model_of
+
+    layers = model_of(model).stack().layers
+    some = layers // each
+    return "full" if some == layers else f"full:{some}-of-{layers}" if some else "none"
 
 
 def _model_of_sizes(sizes: Mapping[str, Any]) -> str:

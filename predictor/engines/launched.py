@@ -52,7 +52,8 @@ class LaunchWords:
     load weights in, "" for none. ``untold`` and ``idle``: flags that no forecast knows, and that change no time.
     ``sizes``: a model as a Hugging Face config, where a command has its sizes and no name. ``chunks``: parts that a
     pipeline of the launcher cuts the layers in, counting embedding and head as one each; 0 where it shares them out
-    evenly. ``remarks``: sentences."""
+    evenly. ``again_every``: of the model's layers every so-manieth runs again; 0 where ``words`` say it. ``remarks``:
+    sentences."""
 
     program: str
     words: Mapping[str, str | bool]
@@ -62,6 +63,7 @@ class LaunchWords:
     idle: tuple[str, ...] = ()
     sizes: Mapping[str, Any] | None = None
     chunks: int = 0
+    again_every: int = 0
     remarks: tuple[str, ...] = ()
 
 

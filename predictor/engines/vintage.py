@@ -342,8 +342,9 @@ class TrainingFramework:
     attention, of `predictor.engines.attention_ages`, "" for that of the measured kernels. ``scales``: words of how fp8
     is scaled beside "fp8" itself, which is `predictor.formats.quantization.CURRENT` where ``scales_now`` (else from
     steps before). ``whole_adapters``: adapters beside layers of split sequences gather them
-    (`predictor.passes.adapters`). ``captures``: of `predictor.engines.base.CAPTURES`, what it can capture in CUDA
-    graphs.
+    (`predictor.passes.adapters`). ``keeps_products``: selective recomputation saves attention and every second
+    product (`predictor.passes.keep_products`), and not all but attention's scores. ``products_apart``: linear layers of
+    one input are not joined. ``captures``: of `predictor.engines.base.CAPTURES`, what it can capture in CUDA graphs.
     """
 
     source: str
@@ -364,6 +365,8 @@ class TrainingFramework:
     scales_now: bool = False
     attention: str = ""
     whole_adapters: bool = False
+    keeps_products: bool = False
+    products_apart: bool = False
     captures: tuple[str, ...] = ()
     unverified: str = ""
 

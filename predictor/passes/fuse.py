@@ -43,8 +43,9 @@ RULES: dict[str, Callable[[list[Node], Fusion], list[Node]]] = {
 _LAYERS, _SUBLAYERS = _SUMS = "residual", "sublayer"
 
 
-def fuse(graph: Graph, engine: Engine, attention: str = "flash") -> Graph:
-    """``graph`` in the kernels of ``engine``; itself where that fuses nothing.
+def fuse(graph: Graph, engine: Engine, attention: str = "flash", apart: bool = False) -> Graph:
+    """``graph`` in the kernels of ``engine``; itself where that fuses nothing. ``apart``: linear layers of one input
+    stay products of their own.
 
     Backward blocks ("X backward", nodes with the scopes of X) come after the forward ones, in reverse order: a module
     that became one kernel has that kernel's gradients, and sums and copies of gradients are done within kernels.
@@ -56,7 +57,7 @@ def fuse(graph: Graph, engine: Engine, attention: str = "flash") -> Graph:
 
         return fuse_loops(graph, engine, attention)
     backward = [block for block in graph.blocks if block.backward_of is not None]
-    on = Fusion(engine)
+    on = Fusion(engine, apart)
     blocks: list[Block] = []
     terms, adds = Terms(), Sums(any(map(accumulates, backward)), engine.training)
     places: list[int] = []  # of every block, its place among those that are left
@@ -240,7 +241,7 @@ def _look_through(nodes: tuple[Node, ...], on: Fusion) -> tuple[tuple[Node, ...]
         op = node.op
         if op.__class__ is Gemm:
             assert isinstance(op, Gemm)
-            if op.kind == "linear" and len(node.inputs[1].shape) == 2:  # experts' have an axis more
+            if not on.apart and op.kind == "linear" and len(node.inputs[1].shape) == 2:  # experts' have an axis more
                 key = (node.scope, op.dtype, op.quant, id(on.of(node.inputs[0]).storage))
                 alike.setdefault(key, []).append(node)
         elif op.__class__ is Attention:

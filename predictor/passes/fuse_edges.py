@@ -12,13 +12,15 @@ class Fusion:
     """A graph on its way to an engine's kernels.
 
     ``calls``: by the module's name ("attention"), the attention of the block at hand that is one call. ``open_sums``:
-    by id of a sum that the kernel does which reads it, its two terms.
+    by id of a sum that the kernel does which reads it, its two terms. ``apart``: linear layers of one input stay
+    products of their own.
     """
 
-    __slots__ = ("calls", "engine", "open_sums", "stands_for", "views")
+    __slots__ = ("apart", "calls", "engine", "open_sums", "stands_for", "views")
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, apart: bool = False) -> None:
         self.engine = engine
+        self.apart = apart
         self.calls: dict[str, Attention] = {}
         self.open_sums: dict[int, tuple[Tensor, Tensor]] = {}
         #: by id of a tensor that no kernel makes any more, the one in its place

@@ -267,8 +267,8 @@ class Words:
         usual="1 in a pipeline, else the replica's part of the batch", modes=TRAIN, unit="sequences", least=0,
         most=_SEQUENCES, column="micro_batch"))
     recompute: str = field(default="none", metadata=row(
-        WORKLOAD, "what the backward pass computes again: none, selective (attention's scores), full, or full:N-of-L:"
-        " N of the model's L layers", modes=TRAIN, unit="WHAT", column="recompute"))
+        WORKLOAD, "what the backward pass computes again: none, selective (as the framework has it), full, or"
+        " full:N-of-L: N of the model's L layers", modes=TRAIN, unit="WHAT", column="recompute"))
     offload_layers: int = field(default=0, metadata=row(
         WORKLOAD, "layers whose activations move to the host's memory", modes=TRAIN,
         least=0, most=LARGEST_TOKENS, unit="layers", column="cpu_offload_layers"))

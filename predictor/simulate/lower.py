@@ -17,7 +17,7 @@ from predictor.models.step import Step
 from predictor.passes.freeze import freeze
 from predictor.passes.name_parts import with_parts
 from predictor.passes.quantize import quantize
-from predictor.passes.recompute import recompute
+from predictor.passes.recompute import FULL, SELECTIVE, recompute
 from predictor.request.parallelism import Parallelism
 from predictor.request.workload import Workload
 
@@ -76,6 +76,12 @@ class Lowering(NamedTuple):
     @property
     def cp(self) -> int:
         return 1 if self.mesh is None else self.mesh.degree("cp")
+
+    @property
+    def keeps_products(self) -> bool:
+        """Whether selective recomputation is of whole layers, less the products that their framework saves."""
+        framework = self.engine.training
+        return self.recompute == SELECTIVE and framework is not None and framework.keeps_products
 
     @property
     def serves(self) -> bool:
@@ -194,7 +200,9 @@ def differentiate(graph: Graph, how: Lowering) -> Graph:
 
 def run_again(graph: Graph, how: Lowering) -> Graph:
     """What of the forward pass runs again in the backward pass."""
-    return graph if how.accumulate is None else recompute(graph, how.recompute)
+    if how.accumulate is None:
+        return graph
+    return recompute(graph, FULL if how.keeps_products else how.recompute)
 
 
 def train_adapters(graph: Graph, how: Lowering) -> Graph:
@@ -249,7 +257,18 @@ def fuse_kernels(graph: Graph, how: Lowering) -> Graph:
         return graph
     from predictor.passes.fuse import fuse
 
-    return fuse(graph, how.engine, how.step.attention)
+    framework = how.engine.training
+    apart = how.accumulate is not None and framework is not None and framework.products_apart
+    return fuse(graph, how.engine, how.step.attention, apart)
+
+
+def save_products(graph: Graph, how: Lowering) -> Graph:
+    """Layers that run again, without the products and the attention that their framework saves."""
+    if how.accumulate is None or not how.keeps_products:
+        return graph
+    from predictor.passes.keep_products import keep_products
+
+    return keep_products(graph)
 
 
 def attend_over_ranks(graph: Graph, how: Lowering) -> Graph:
@@ -339,8 +358,8 @@ OF_ALL: tuple[Pass, ...] = (
 )  # fmt: skip
 #: What follows: one rank of a mesh, its kernels in its engine, and what serving or training puts around them.
 OF_A_RANK: tuple[Pass, ...] = (
-    run_again, train_adapters, shard, overlap_eagerly, spread_experts, fuse_kernels, attend_over_ranks, train_experts,
-    train_fused_adapters, cast_operands, gather_for_adapters, cut_products, unpack_base, choose_tokens,
+    run_again, train_adapters, shard, overlap_eagerly, spread_experts, fuse_kernels, save_products, attend_over_ranks,
+    train_experts, train_fused_adapters, cast_operands, gather_for_adapters, cut_products, unpack_base, choose_tokens,
 )  # fmt: skip
 #: Every pass in its order.
 PASSES = OF_ALL + OF_A_RANK

@@ -188,6 +188,17 @@ def test_a_toml_of_torchtitan(tmp_path: Path) -> None:
         launched(str(file), {"num_gpus": "9"})
 
 
+@pytest.mark.parametrize(
+    ("option", "said"), [('"op"', "selective"), ('"2"', "full:16-of-32"), ('"1"', "full"), ('"40"', "none")]
+)
+def test_torchtitan_saves_products_or_every_nth_layer(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, option: str, said: str
+) -> None:
+    file = tmp_path / "train.toml"
+    file.write_text(TITAN.replace('mode = "full"', f'mode = "selective"\nselective_ac_option = {option}'))
+    assert answer(capsys, "predict", "--from", str(file), "--gpu", "h100", "--num-gpus", "2")["recompute"] == said
+
+
 def test_layers_that_do_not_divide_go_to_stages_as_torchtitan_has_them(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

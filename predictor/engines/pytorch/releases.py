@@ -38,7 +38,7 @@ _HOOKS = ((130.0, 3.2), (85.0, 3.9))
 _FSDP = TrainingFramework(
     "torch/distributed/fsdp, pytorch.org/docs/stable/fsdp; DDP reduces buckets of 25 MiB beside the backward pass",
     gradients_overlap=True, bucket_bytes=25 * 2.0**20, shards=True, copies_out=True, hooks=_HOOKS,
-    scales=("fp8_current", "fp8_row"), scales_now=True,
+    scales=("fp8_current", "fp8_row"), scales_now=True, keeps_products=True, products_apart=True,
     unverified="that FSDP2 is what runs from 2.9 on, whose documentation calls FSDP1 deprecated",
 )  # fmt: skip
 _FSDP_OF_2022 = replace(

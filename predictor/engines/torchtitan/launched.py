@@ -129,7 +129,13 @@ def _launched(settings: Mapping[str, Any], gpus: str) -> LaunchWords:
         program += (
             f" (model.name {settings.get('model.name')!r:.40}, model.flavor {settings.get('model.flavor')!r:.40})"
         )
-    return LaunchWords(program, words, untold=tuple(untold), idle=tuple(idle), chunks=chunks, remarks=remarks)
+    again_every = 0
+    if words["recompute"] == "selective":
+        option = str(settings.get("activation_checkpoint.selective_ac_option", "2"))
+        again_every = 0 if option == "op" else max(1, _whole("activation_checkpoint.selective_ac_option", option))
+    return LaunchWords(
+        program, words, untold=tuple(untold), idle=tuple(idle), chunks=chunks, again_every=again_every, remarks=remarks
+    )
 
 
 def _degree(settings: Mapping[str, Any], name: str, otherwise: int = 1) -> int:
@@ -199,9 +205,6 @@ def _words(settings: Mapping[str, Any], gpus: str, untold: list[str]) -> tuple[d
             f"--from torchtitan: activation_checkpoint.mode = {mode!r}; expected none, selective or full"
         )
     words["recompute"] = mode
-    if mode == "selective":
-        option = settings.get("activation_checkpoint.selective_ac_option", "2")
-        untold.append(f"activation_checkpoint.selective_ac_option = {option} (recompute selective is attention's)")
     optimizer = str(settings.get("optimizer.implementation", "fused"))
     words["optimizer"] = "adam_fused" if optimizer.startswith("fused") else "adam"
     return words, tuple(remarks)

@@ -93,8 +93,6 @@ def text(plan: Launch) -> str:
         lines.append(f"# gradients are reduced in {_REDUCED}, its only choice; the forecast has them in 16 bit")
     if plan.tp > 1 and not plan.sp:
         lines.append("# torchtitan's tensor parallelism is always with sequence parallelism")
-    if plan.recompute == "selective":
-        lines.append('# its option "op" saves products and attention, and runs the rest again: more than ours')
     for name, values in sections.items():
         lines += ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in values.items())]
     return "\n".join(lines)

@@ -118,8 +118,10 @@ def space_of(asked: Request, single: Run, count: int, batch: int, only: Mapping[
     shards = (NO_SHARD, "zero1") if trains else (NO_SHARD, "zero2", "zero3", HSDP)
     schedules = (ONE_F_ONE_B, INTERLEAVED) if trains else (GPIPE, ONE_F_ONE_B, INTERLEAVED, BREADTH_FIRST)
     of_order = {value for value in only.get("schedule", ()) if value in SCHEDULES}
-    # flash attention keeps no scores: there is nothing that selective recomputation would run again
-    recomputes = tuple(kind for kind in RECOMPUTES if kind != "selective" or single.work.attention == "math")
+    # flash attention keeps no scores: where these alone run again, there is nothing that selective recomputation does
+    framework = single.work.engine.training
+    some = single.work.attention == "math" or (framework is not None and framework.keeps_products)
+    recomputes = tuple(kind for kind in RECOMPUTES if kind != "selective" or some)
     return Space(
         single.config, system, count, batch, single.work.seq_len, tuple(only.get("shard", shards)),
         tuple(dict.fromkeys((*schedules, *of_order))), tuple(only.get("recompute", recomputes)), placed, only,
