@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from microbench import libraries
+from microbench import libraries, rocm
 from microbench.case import Case
 from microbench.environment import versions
 from predictor.data.schema import CUDA_GRAPH, ROTATING, SUSTAINED
@@ -71,6 +71,12 @@ class Target:
     units: int = 1  # streaming multiprocessors, or threads
     cache_bytes: float = 0.0  # L2 of a GPU
     torch: tuple[int, int] = _NEWEST  # its release there
+    gfx: str = ""  # AMD's instruction set; its boards have no compute capability
+
+    @property
+    def has_bf16(self) -> bool:
+        """Whether its matrix units take bf16."""
+        return bool(self.gfx) or self.capability >= BF16
 
     def rate(self, dtype: str) -> float:
         return self.flops.get(dtype) or self.flops["fp32"]
@@ -96,16 +102,22 @@ def cpu_target(units: int, memory_bytes: float, name: str = "cpu") -> Target:
 
 
 def gpu_target(spec: GPUSpec, gpus: int = 1, triton: bool = True) -> Target:
-    """A board of the catalogue or of a YAML file. RequestError for one without a CUDA compute capability."""
-    if spec.compute_capability is None:
-        raise RequestError(f"{spec.id} has no CUDA compute capability: the harness measures CUDA boards and processors")
+    """A board of the catalogue or of a YAML file. RequestError for one that has no CUDA compute capability and is none
+    of AMD's that `microbench.rocm` knows."""
+    gfx = rocm.of_architecture(spec.architecture) if spec.compute_capability is None else ""
+    if spec.compute_capability is None and not gfx:
+        raise RequestError(
+            f"{spec.id} has no CUDA compute capability: the harness measures CUDA boards, AMD's of"
+            f" {', '.join(rocm.INSTRUCTION_SETS)}, and processors"
+        )
     flops = {dtype: spec.peak_flops(dtype) for dtype in spec.dtypes}
-    major, _, minor = spec.compute_capability.partition(".")
+    major, _, minor = (spec.compute_capability or "0.0").partition(".")
     protocols = (CUDA_GRAPH, "eager_events", SUSTAINED)
     return Target(
         "cuda", spec.id, spec.memory_capacity, spec.memory_bandwidth, flops, (int(major), int(minor or 0)), gpus,
         triton, protocols, frozenset(libraries.installed()), spec.sm_count,
-        spec.l2_bytes, release(versions().get("torch", "")) if "torch" in versions() else _NEWEST,
+        rocm.INSTRUCTION_SETS[gfx].last_level_bytes if gfx else spec.l2_bytes,
+        release(versions().get("torch", "")) if "torch" in versions() else _NEWEST, gfx,
     )  # fmt: skip
 
 
@@ -123,7 +135,7 @@ def target_of(facts: Mapping[str, Any], gpus: int = 1) -> Target:
     return Target(
         "cuda", str(facts["id"]), float(facts["memory_bytes"]), bandwidth, rates, capability, gpus,
         bool(facts["triton"]), tuple(facts["protocols"]), frozenset(facts.get("libraries", ())), int(facts["units"]),
-        float(facts["cache_bytes"]), release(str(facts.get("torch", ""))),
+        float(facts["cache_bytes"]), release(str(facts.get("torch", ""))), str(facts.get("gfx", "")),
     )  # fmt: skip
 
 
@@ -133,6 +145,9 @@ def refusal(case: Case, target: Target) -> str:
     if target.kind == "cpu":
         if dtype not in _CPU_DTYPES:
             return f"a processor has no {dtype}"
+    elif target.gfx:
+        if why := rocm.refusal(dtype, case.launcher, target.gfx):
+            return why
     elif target.capability < _FIRST.get(dtype, (0, 0)):
         return f"compute capability {target.capability[0]}.{target.capability[1]} has no {dtype}"
     if case.protocol not in target.protocols:
@@ -151,9 +166,15 @@ def _launcher_refusal(case: Case, target: Target) -> str:
     if case.launcher == "serving":
         if target.kind != "cuda":
             return "kernels of serving libraries need a GPU"
+        if target.gfx:
+            return f"calls of serving libraries are those of their CUDA builds, not of {target.gfx}"
         return libraries.refusal(str(case.option("kernel")), target.libraries, target.capability)
     if case.launcher == "tile" and target.kind == "cuda" and not target.triton:
         return "a GPU's tile probes need Triton"
+    if case.launcher == "tile" and target.gfx:
+        sides = [int(side) for side in str(case.option("tile")).split("x")]
+        if not rocm.stages((sides[0], sides[1], sides[2]), case.op.itemsize, target.gfx):
+            return f"the tile does not fit the local data share of {target.gfx}"
     if case.launcher == "tile" and getattr(case.op, "k", 0) % int(str(case.option("tile")).split("x")[2]):
         return "k is no multiple of the tile's depth"
     if case.launcher == "collective" and getattr(case.op, "ranks", 2) > target.gpus:
@@ -165,7 +186,9 @@ def _launcher_refusal(case: Case, target: Target) -> str:
     if case.launcher == "attention" and implementation in ("flash", "cudnn") and target.kind == "cuda":
         if case.op.dtype not in ("bf16", "fp16"):
             return f"{implementation} attention is 16 bit"
-        if target.capability < (8, 0):
+        if implementation == "cudnn" and target.gfx:
+            return f"{target.gfx} has no cuDNN"
+        if not target.has_bf16:
             return f"{implementation} attention needs compute capability 8.0"
     if case.launcher == "attention" and implementation == "cudnn" and getattr(case.op, "head_dim", 0) > _CUDNN_HEAD:
         return f"cuDNN's attention takes heads of {_CUDNN_HEAD} at most"
@@ -177,9 +200,11 @@ def _grouped_refusal(case: Case, target: Target) -> str:
     the host and cannot be in a graph. Source: aten/src/ATen/native/cuda/Blas.cpp and GroupedBlas.cpp, 2.8 to 2.10."""
     if target.kind != "cuda":
         return "grouped_mm needs a GPU"
+    if target.gfx and case.protocol in (CUDA_GRAPH, SUSTAINED):
+        return f"grouped_mm on {target.gfx} waits for the host: it cannot be in a graph"
     if target.torch < _GROUPED_ELSEWHERE and target.capability != (9, 0):
         return "grouped_mm of PyTorch up to 2.8 runs on compute capability 9.0 alone"
-    if target.capability < (8, 0):
+    if not target.has_bf16:
         return "grouped_mm needs compute capability 8.0"
     if target.capability not in ((9, 0), (10, 0)) and case.protocol in (CUDA_GRAPH, SUSTAINED):
         major, minor = target.capability
@@ -196,7 +221,9 @@ def release(version: str) -> tuple[int, int]:
 def _rates(facts: Mapping[str, Any]) -> dict[str, float]:
     """FLOP/s of a board that the catalogue lacks: SMs x clock x what its compute capability does a clock; those of a
     small board where the driver does not tell the clock, or nobody knows the capability's rates."""
-    fixed = of_capability(".".join(str(part) for part in facts["capability"]), "")
+    gfx = str(facts.get("gfx", ""))
+    capability = "" if gfx else ".".join(str(part) for part in facts["capability"])
+    fixed = of_capability(capability, rocm.INSTRUCTION_SETS[gfx].architecture if gfx else "")
     if not fixed or not facts.get("clock_hz"):
         return {"fp32": 1e13, "fp16": 5e13, "bf16": 5e13, "tf32": 2.5e13, "fp8": 1e14, "fp64": 5e11}
     rates: dict[str, float] = {}

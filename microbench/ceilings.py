@@ -120,9 +120,11 @@ def device_document(facts: Mapping[str, Any], ceilings: Iterable[Mapping[str, An
     clock = max(port / (64 * units), float(facts.get("clock_hz") or 0.0))
     matrix = {d: entry("matmul", d, "FLOP/s") for d in ("bf16", "fp16", "tf32", "fp8") if ("matmul", d) in rates}
     vector = {d: entry("matmul", d, "FLOP/s") for d in ("fp32", "fp64") if ("matmul", d) in rates}
+    gfx = str(facts.get("gfx", ""))
+    vendor = cpu_vendor() if facts["kind"] == "cpu" else "amd" if gfx else "nvidia"
+    architecture = "cpu" if facts["kind"] == "cpu" else "unknown"
     document: dict[str, Any] = {
-        "id": facts["id"], "name": facts["name"], "vendor": cpu_vendor() if facts["kind"] == "cpu" else "nvidia",
-        "architecture": "cpu" if facts["kind"] == "cpu" else "unknown",
+        "id": facts["id"], "name": facts["name"], "vendor": vendor, "architecture": architecture,
         "sm_count": {"value": str(units), "source": "threads of PyTorch" if facts["kind"] == "cpu" else "driver"},
         "boost_clock": {
             "value": _quantity(clock, "Hz"),
@@ -137,7 +139,7 @@ def device_document(facts: Mapping[str, Any], ceilings: Iterable[Mapping[str, An
         },
         "peak_flops": {"vector": vector} | ({"matrix": matrix} if matrix else {}),
     }  # fmt: skip
-    if facts.get("capability"):
+    if facts.get("capability") and not gfx:
         document["compute_capability"] = ".".join(str(part) for part in facts["capability"])
     return document
 

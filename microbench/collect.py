@@ -15,7 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from microbench import calibration, ceilings, collectives, environment, nvml, sweep
+from microbench import calibration, ceilings, collectives, environment, management, sweep
 from microbench.budget import COLLECTIVE_SHARE, Budget
 from microbench.capability import Target, target_of
 from microbench.case import Case
@@ -172,7 +172,7 @@ class Collection:
         hz = self.request.lock_clocks_hz
         if hz is None:
             return
-        board = nvml.entry_board(worker.visible) if worker.kind == "cuda" else None
+        board = management.entry_board(worker.visible) if worker.kind == "cuda" else None
         if board is None or not board.lock_clocks(hz):
             raise RequestError(
                 f"--lock-clocks: the clock of {worker.kind} {worker.visible} cannot be locked: expected an NVIDIA GPU "
@@ -347,7 +347,7 @@ class Collection:
         if self.request.lock_clocks_hz is None:
             return
         for lane in self._lanes:
-            board = nvml.entry_board(lane.worker.visible)
+            board = management.entry_board(lane.worker.visible)
             if board is not None:
                 board.unlock_clocks()
 
@@ -370,13 +370,15 @@ def visible(kind: str) -> Sequence[str]:
     """
     if kind == "cpu":
         return ("",)
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    named = os.environ.get("CUDA_VISIBLE_DEVICES", os.environ.get("HIP_VISIBLE_DEVICES"))
     if named is not None:
         entries = [entry.strip() for entry in named.split(",") if entry.strip()]
     else:
-        entries = [str(index) for index in range(nvml.count())]
+        entries = [str(index) for index in range(management.count())]
     if not entries:
-        raise RequestError("no NVIDIA GPU is visible here: expected one, or --device cpu for this machine's processor")
+        raise RequestError(
+            "no NVIDIA or AMD GPU is visible here: expected one, or --device cpu for this machine's processor"
+        )
     return entries
 
 

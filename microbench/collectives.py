@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from microbench import nvml, sweep
+from microbench import management, sweep
 from microbench.capability import Target, target_of
 from microbench.case import Case
 from microbench.lane import Lane
@@ -75,9 +75,9 @@ def in_node(request: CollectionRequest, lanes: Sequence[Lane]) -> list[Lane]:
     """
     first, made = lanes[0], []
     entries = [lane.worker.visible for lane in lanes]
-    boards = [nvml.entry_board(entry) for entry in entries]
+    boards = [management.entry_board(entry) for entry in entries]
     for ranks in (n for n in (2, 4, 8) if n <= len(entries)):
-        link = nvml.joined_by(boards[:ranks])
+        link = management.joined_by(boards[:ranks])
         if not link:
             raise RequestError("collectives are left out: the driver does not say how the boards are joined")
         cases = between(target_of(first.facts, len(lanes)), ranks, Links(link), request.sweeps, request.dtypes)

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from microbench import ceilings, libraries, nvml
+from microbench import ceilings, libraries, management
 from microbench.capability import Target, refusal, release
 from microbench.case import Case
 from microbench.environment import versions
+from microbench.management import ManagedBoard
 from microbench.own_ops import Ceiling
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops import Attention
@@ -97,24 +98,26 @@ def _load() -> Finding:
 
 
 def boards(entries: Sequence[str]) -> list[Finding]:
-    """What NVML says of every visible board."""
+    """What NVML, or AMD's library, says of every visible board."""
     if not entries:
         return [Finding("GPU", FAIL, "none is visible",
                         "nvidia-smi has to list one; CUDA_VISIBLE_DEVICES hides them; or --device cpu")]  # fmt: skip
-    if nvml.load_library() is None:
-        return [Finding("NVML", WARN, "libnvidia-ml.so.1 does not load",
+    if not management.there():
+        return [Finding("NVML", WARN, "libnvidia-ml.so.1 does not load, and neither amdsmi nor rocm-smi answers",
                         "in a container: the utility capability; clocks and power stay unknown")]  # fmt: skip
     findings = []
     for entry in entries:
-        board = nvml.entry_board(entry)
+        board = management.entry_board(entry)
         if board is None:
-            findings.append(Finding(f"GPU {entry}", FAIL, "NVML does not know it", "look at nvidia-smi -L"))
+            findings.append(
+                Finding(f"GPU {entry}", FAIL, "its driver does not know it", "look at nvidia-smi -L, or rocm-smi")
+            )
         else:
             findings += _board(entry, board)
     return findings
 
 
-def _board(entry: str, board: nvml.Nvml) -> list[Finding]:
+def _board(entry: str, board: ManagedBoard) -> list[Finding]:
     def about(name: str, bad: bool, seen: object, do: str) -> Finding:
         return Finding(f"GPU {entry} {name}", WARN if bad else OK, str(seen), do if bad else "")
 
@@ -130,9 +133,9 @@ def _board(entry: str, board: nvml.Nvml) -> list[Finding]:
         about("ECC", ecc == 0, words.get(ecc, "?"), "rows with ECC off are not comparable with others: note it"),
         about("MIG", mig == 1, words.get(mig, "?"), "a slice of a board is measured: sudo nvidia-smi -mig 0 for all"),
         about("other processes", bool(processes), processes if processes is not None else "not told",
-              "end them (nvidia-smi): they take time and memory of the board"),
+              "end them (nvidia-smi, rocm-smi --showpids): they take time and memory of the board"),
         about("throttling at rest", bool(reasons), ", ".join(reasons) or "none",
-              "look at nvidia-smi -q -d PERFORMANCE: cooling, power cables, a lowered power limit"),
+              "look at nvidia-smi -q -d PERFORMANCE, or amd-smi metric: cooling, power cables, a lowered power limit"),
         about("permission to lock clocks", False, "administrator" if os.geteuid() == 0 else "no",
               ""),
     ]  # fmt: skip
@@ -143,7 +146,7 @@ def _board(entry: str, board: nvml.Nvml) -> list[Finding]:
 
 def answers(target: Target, cache_bytes: int) -> dict[str, Case]:
     """The cases of the three known answers that ``target`` can run."""
-    dtype = "bf16" if target.kind == "cuda" and target.capability >= (8, 0) else "fp32"
+    dtype = "bf16" if target.kind == "cuda" and target.has_bf16 else "fp32"
     size, moved = (8192, max(8 * cache_bytes, 2**30)) if target.kind == "cuda" else (1024, 4 * cache_bytes)
     protocol = target.protocols[0]
     attended = Attention("bf16", 2, 16, 16, 4096, 4096, 128, causal=True) if target.kind == "cuda" else Attention(

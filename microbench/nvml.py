@@ -7,7 +7,6 @@ answer is None, and the rows say nothing about it.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -201,33 +200,3 @@ def open_board(pci_bus_id: str = "", uuid: str = "", index: int | None = None) -
     if index is not None and library.nvmlDeviceGetHandleByIndex_v2(index, out) == 0:
         return Nvml(library, board)
     return None
-
-
-def entry_board(entry: str) -> Nvml | None:
-    """The board of an entry of CUDA_VISIBLE_DEVICES: an index or a UUID."""
-    return open_board(index=int(entry)) if entry.isdigit() else open_board(uuid=entry)
-
-
-def joined_by(boards: Sequence[Nvml | None]) -> str:
-    """The link of a node's boards, one of `predictor.hardware.system.LINKS`; "" where the driver does not tell.
-
-    Boards that NVLinks do not all reach, over others if need be, speak over PCIe.
-    """
-    known = [board for board in boards if board is not None]
-    if len(known) < max(2, len(boards)):
-        return ""
-    reached, todo = {0}, [0]
-    while todo:
-        at = todo.pop()
-        for other in set(range(len(known))) - {at}:
-            joined = known[at].linked(known[other])
-            if joined is None:
-                return ""
-            if joined and other not in reached:
-                reached.add(other)
-                todo.append(other)
-    if len(reached) < len(known):
-        return "pcie"
-    if all(board.on_switch() for board in known):
-        return "nvswitch"
-    return "pair" if len(known) == 2 else "mesh"

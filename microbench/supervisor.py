@@ -80,7 +80,8 @@ class BenchWorker:
         root = str(Path(__file__).resolve().parents[1])
         environment["PYTHONPATH"] = os.pathsep.join(p for p in (root, environment.get("PYTHONPATH", "")) if p)
         if self.kind == "cuda":
-            environment["CUDA_VISIBLE_DEVICES"] = self.visible
+            for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):  # HIP's own goes before CUDA's
+                environment[name] = self.visible
             environment.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # indices mean what NVML and nvidia-smi mean
         command = [
             sys.executable, "-m", self.module, "--device", self.kind, "--threads", str(self.threads),

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from microbench import calibration
-from microbench.capability import BF16, Target, copies, held_bytes, refusal
+from microbench.capability import Target, copies, held_bytes, refusal
 from microbench.case import Case, op_from
 from microbench.launchers import LAUNCHERS
 from microbench.own_ops import KNOWN
@@ -173,7 +173,7 @@ def _group_cases(
     for dtype in group["dtypes"]:
         if kinds is not None and dtype not in kinds:
             continue
-        if kinds is None and dtype == "fp16" and "bf16" in group["dtypes"] and target.capability >= BF16:
+        if kinds is None and dtype == "fp16" and "bf16" in group["dtypes"] and target.has_bf16:
             plan.left_out[_SAME] = plan.left_out.get(_SAME, 0) + int(group.get("points", 1))
             continue
         for number, cells in enumerate(_shapes(group)):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from microbench import arguments as words
-from microbench import collectives, environment, nvml, sweep
+from microbench import collectives, environment, management, sweep
 from microbench.capability import target_of
 from microbench.case import Case
 from microbench.collect import visible
@@ -90,7 +90,11 @@ def _own_device(kind: str) -> list[str]:
 def _links(kind: str, node: list[str], ranks: int, local: int) -> collectives.Links:
     """What joins the ranks; processes without GPUs have no word for it, and their rows are no GPU's."""
     name, bandwidth = collectives.network()
-    within = "pcie" if kind == "cpu" or local == 1 else nvml.joined_by([nvml.entry_board(entry) for entry in node])
+    within = (
+        "pcie"
+        if kind == "cpu" or local == 1
+        else management.joined_by([management.entry_board(entry) for entry in node])
+    )
     if not within:
         raise RequestError("collectives: the driver does not say how the boards are joined")
     if ranks == local:

@@ -13,6 +13,12 @@ def open_device(kind: str, threads: int = 0) -> BenchDevice:
         from microbench.devices.cpu import CpuDevice
 
         return CpuDevice(threads)
+    import torch
+
+    if torch.version.hip:
+        from microbench.devices.hip import HipDevice
+
+        return HipDevice()
     from microbench.devices.cuda import CudaDevice
 
     return CudaDevice()

@@ -43,6 +43,8 @@ class BenchDevice(ABC):
     cache_bytes: int = 0
     protocols: tuple[str, ...] = ("eager_events",)
     line_up: Launch | None = None  # of a rank: queues what ends on all ranks at once, before a time begins
+    fp8: torch.dtype = torch.float8_e4m3fn  # the form of e4m3 that its matrix units take
+    gfx: str = ""  # AMD's instruction set
     profiled_apart: bool = False  # whether a look at kernels' names disturbs every later time of the process
 
     def __init__(self) -> None:
@@ -53,7 +55,7 @@ class BenchDevice(ABC):
 
     def randn(self, *shape: int, dtype: str = "fp32", scale: float = 1.0) -> torch.Tensor:
         """Normally distributed values: never zeros, whose products cost a GPU less power and so more clock."""
-        kind = TORCH_DTYPES[dtype]
+        kind = self.fp8 if dtype == "fp8" else TORCH_DTYPES[dtype]
         if kind in (torch.int8, torch.int32, torch.int64):
             return self.randint(-100, 100, shape, kind)
         made = kind if kind.itemsize >= 2 and kind.is_floating_point else torch.float32
@@ -132,4 +134,4 @@ class BenchDevice(ABC):
     def poisoned_by(self, error: BaseException) -> bool:
         """Whether the device cannot be used any more in this process after `error`."""
         text = str(error)
-        return "CUDA error" in text and "out of memory" not in text
+        return ("CUDA error" in text or "HIP error" in text) and "out of memory" not in text

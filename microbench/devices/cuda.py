@@ -1,4 +1,6 @@
-"""An NVIDIA GPU as the device: CUDA events, CUDA graphs, an L2 flush sized from the board, NVML beside it."""
+"""An NVIDIA GPU as the device: CUDA events, CUDA graphs, an L2 flush sized from the board, NVML beside it.
+
+`microbench.devices.hip` is the same for AMD's boards."""
 
 from __future__ import annotations
 
@@ -11,15 +13,14 @@ from typing import Any
 
 import torch
 
-from microbench import libraries, nvml
+from microbench import libraries, management
 from microbench.boards import catalogue_id
 from microbench.devices.base import BenchDevice, DeviceState, Launch
 from predictor.data.schema import CUDA_GRAPH, SUSTAINED
 
-#: The GPU spins this many clocks (about 0.1 ms) first, so that the host has queued behind it what is timed; and longer
-#: where the host took longer for the launch before, up to 20 ms. The clocks of a second are those of a fast board.
-#: Chosen by hand, not from data.
-_HEAD_START_CLOCKS, _MOST_CLOCKS, _CLOCKS_A_SECOND = 200_000, 40_000_000, 2e9
+#: The GPU spins so long first that the host has queued behind it what is timed; longer where the host took longer for
+#: the launch before, up to the second. The clocks of a second are those of a fast board. Chosen by hand, not from data.
+_HEAD_START_S, _MOST_S, _CLOCKS_A_SECOND = 1e-4, 2e-2, 2e9
 #: A pause after a throttled round: the power that a cap acts on is an average over some tens of milliseconds. Chosen by
 #: hand, not from data.
 _REST_S = 0.03
@@ -38,6 +39,7 @@ class CudaDevice(BenchDevice):
     profiled_apart = True
     #: Of the memory, what may stay with PyTorch between cases: chosen by hand, not from data.
     kept_share = 0.5
+    clocks_a_second = _CLOCKS_A_SECOND  # of the spin
     _host_s = 0.0  # that the last queued launch took on the host
 
     def __init__(self) -> None:
@@ -48,7 +50,7 @@ class CudaDevice(BenchDevice):
         self.properties = torch.cuda.get_device_properties(0)
         self.id = catalogue_id(self.properties.name)
         self.cache_bytes = int(getattr(self.properties, "L2_cache_size", 0)) or 50 * 2**20
-        self.board = nvml.open_board(**self._address())
+        self.board = management.open_board(**self._address())
         self.stream = torch.cuda.Stream()
         torch.cuda.set_stream(self.stream)
         self._flush_buffer: torch.Tensor | None = None
@@ -81,7 +83,7 @@ class CudaDevice(BenchDevice):
     def _head_start(self) -> None:
         """Keeps the GPU busy while the host queues the next launch."""
         if self._sleep is not None:
-            self._sleep(int(min(max(_HEAD_START_CLOCKS, 2 * self.head_start_s() * _CLOCKS_A_SECOND), _MOST_CLOCKS)))
+            self._sleep(int(min(max(_HEAD_START_S, 2 * self.head_start_s()), _MOST_S) * self.clocks_a_second))
 
     def head_start_s(self) -> float:
         """What the host needs to queue a launch, by the last; ranks agree on one."""
@@ -176,14 +178,17 @@ class CudaDevice(BenchDevice):
             torch.cuda.empty_cache()
 
     def environment(self) -> dict[str, Any]:
-        cudnn = torch.backends.cudnn.version()
         driver = self.board.driver() if self.board is not None else None
         facts = {
             "board_uuid": self.board.uuid() if self.board is not None else None,
-            "torch_version": torch.__version__, "cuda_version": torch.version.cuda, "driver": driver,
-            "cudnn_version": None if cudnn is None else str(cudnn),
+            "torch_version": torch.__version__, "driver": driver, **self.software(),
         }  # fmt: skip
         return {name: value for name, value in facts.items() if value is not None}
+
+    def software(self) -> dict[str, Any]:
+        """Versions of the toolkit and of its libraries, by the columns of rows."""
+        cudnn = torch.backends.cudnn.version()
+        return {"cuda_version": torch.version.cuda, "cudnn_version": None if cudnn is None else str(cudnn)}
 
     def facts(self) -> dict[str, Any]:
         board = self.properties

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from microbench import rocm
 from microbench.case import Case
 from microbench.devices.base import TORCH_DTYPES, BenchDevice
 from microbench.launchers.base import IllegalCase, Prepared, relative_error, some_rows
@@ -59,6 +60,10 @@ def prepare(case: Case, device: BenchDevice) -> Prepared:
     c = torch.empty(op.m, op.n, dtype=TORCH_DTYPES[op.dtype], device=a.device)
     grid = (op.n // tile_n, op.m // tile_m)
     stages = 3 if c.element_size() == 2 else 2  # shared memory: two operands a stage
+    if device.gfx:
+        stages = rocm.stages((tile_m, tile_n, tile_k), a.element_size(), device.gfx)
+        if not stages:
+            raise IllegalCase("the tile does not fit the local data share")
     warps = 8 if tile_m * tile_n >= 128 * 128 else 4
 
     def launch() -> torch.Tensor:

@@ -17,7 +17,7 @@ pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).parent))
 from microbench_runs import environment
 
-from microbench import collectives, nvml
+from microbench import collectives, management
 from microbench.case import Case
 from microbench.cli import main
 from microbench.commands.collectives import PENDING
@@ -110,4 +110,4 @@ def test_ports_that_are_up_are_the_network(tmp_path: Path) -> None:
         (port / "rate").write_text(rate + "\n")
     assert collectives.network(tmp_path) == ("mlx5_0 400 Gbit/s", 5e10)
     assert collectives.network(tmp_path / "none") == ("", 0.0)
-    assert nvml.joined_by([None, None]) == ""
+    assert management.joined_by([None, None]) == ""

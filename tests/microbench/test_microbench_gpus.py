@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from microbench import capability, collect, collectives, nvml, supervisor, sweep
+from microbench import capability, collect, collectives, management, supervisor, sweep
 from microbench.budget import Budget
 from microbench.case import Case
 from microbench.collect import Collection
@@ -105,7 +105,7 @@ class FakeGroup(FakeWorker):
 def gpus(monkeypatch: pytest.MonkeyPatch) -> type[FakeWorker]:
     monkeypatch.setattr(collect, "BenchWorker", FakeWorker)
     monkeypatch.setattr(collectives, "RankGroup", FakeGroup)
-    monkeypatch.setattr(nvml, "joined_by", lambda boards: "nvswitch")
+    monkeypatch.setattr(management, "joined_by", lambda boards: "nvswitch")
     monkeypatch.setattr(FakeWorker, "asked", Counter())
     monkeypatch.setattr(FakeWorker, "started", [])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
@@ -221,7 +221,7 @@ def test_two_gpus_share_a_queue_and_a_folder(
 def test_collectives_over_links_that_nobody_names_are_left_out(
     gpus: type[FakeWorker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nvml, "joined_by", lambda boards: "")
+    monkeypatch.setattr(management, "joined_by", lambda boards: "")
     done = Collection(CollectionRequest(tmp_path, ops=("embedding", "collective"), dtypes=("bf16",)), quiet=True).run()
     assert done.warnings == ["collectives are left out: the driver does not say how the boards are joined"]
     assert "0,1" not in gpus.started and done.new_rows

@@ -172,18 +172,18 @@ def test_the_management_library_is_strict() -> None:
 
 
 def test_how_boards_are_joined() -> None:
-    from microbench import nvml
+    from microbench import management, nvml
 
     boards = [Board(uuid=simulated_cuda.uuid_of(str(n))) for n in range(4)]
     library = Library(boards)
     library.nvmlInit_v2()
     handles = [nvml.Nvml(library, ctypes.c_void_p(0x7F12_3456_7890 + n)) for n in range(4)]
-    assert nvml.joined_by(handles) == "pcie"
+    assert management.joined_by(handles) == "pcie"
     library.joined = [{0, 1}, {2, 3}]
-    assert (nvml.joined_by(handles[:2]), nvml.joined_by(handles)) == ("pair", "pcie")
+    assert (management.joined_by(handles[:2]), management.joined_by(handles)) == ("pair", "pcie")
     library.joined.append({1, 2})  # not every two, but all of them over others
-    assert nvml.joined_by(handles) == "mesh"
+    assert management.joined_by(handles) == "mesh"
     library.switches = True
-    assert nvml.joined_by(handles) == "nvswitch"
+    assert management.joined_by(handles) == "nvswitch"
     library._missing = ("nvmlDeviceGetP2PStatus",)
-    assert nvml.joined_by(handles) == ""  # nobody says, nobody guesses
+    assert management.joined_by(handles) == ""  # nobody says, nobody guesses

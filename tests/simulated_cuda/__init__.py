@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.nn.functional as functional
 
-from simulated_cuda import streams, triton_stub
+from simulated_cuda import amd, streams, triton_stub
 from simulated_cuda.board import Board, Kernel, Lost
 from simulated_cuda.nvml import Library
 from simulated_cuda.tensors import Devices, Kernels, on_board
@@ -82,10 +82,15 @@ def install(board: Board | None = None, library: Library | None = None) -> Insta
     _profiler(done)
     _compiler(done)
     triton_stub.install(done)
-    from microbench import nvml
+    from microbench import amd_smi, nvml
     from microbench.devices import cuda
 
-    done.put(nvml, "load_library", lambda: library if library.nvmlInit_v2() == 0 else None)
+    if board.gfx:
+        done.put(nvml, "load_library", lambda: None)
+        smi = amd.package([board])
+        done.put(amd_smi, "load_library", lambda: smi if smi.amdsmi_init() is None else None)
+    else:
+        done.put(nvml, "load_library", lambda: library if library.nvmlInit_v2() == 0 else None)
     done.put(cuda, "time", Clock(board))
     done.enter()
     return done
@@ -119,8 +124,9 @@ def _cuda(done: Installed) -> None:
     runtime, board = done.runtime, done.board
     properties = types.SimpleNamespace(
         name=board.name, major=board.capability[0], minor=board.capability[1], total_memory=board.memory_bytes,
-        multi_processor_count=board.sms, L2_cache_size=board.l2_bytes, uuid=board.uuid.removeprefix("GPU-"),
-        pci_bus_id=1, pci_device_id=0, pci_domain_id=0,
+        multi_processor_count=board.sms, L2_cache_size=board.told_l2_bytes or board.l2_bytes,
+        uuid=board.uuid.removeprefix("GPU-"), pci_bus_id=1, pci_device_id=0, pci_domain_id=0,
+        **({"gcnArchName": board.gfx} if board.gfx else {}),
     )  # fmt: skip
 
     def set_stream(stream: streams.Stream) -> None:
@@ -130,7 +136,7 @@ def _cuda(done: Installed) -> None:
     def sleep(cycles: int) -> None:
         assert isinstance(cycles, int), "cycles are an int"
         if runtime.capturing:
-            runtime.launch(Kernel("spin_kernel", fixed_s=cycles / board.clock_hz))
+            runtime.launch(Kernel("spin_kernel", fixed_s=cycles / (board.spin_hz or board.clock_hz)))
         else:
             board.spin(cycles, runtime.stream.number)
 
@@ -151,7 +157,8 @@ def _cuda(done: Installed) -> None:
     }  # fmt: skip
     for name, value in said.items():
         done.put(torch.cuda, name, value)
-    done.put(torch.version, "cuda", "12.8")
+    done.put(torch.version, "cuda", None if board.gfx else "12.8")
+    done.put(torch.version, "hip", "7.0.51831-a3e329ad8" if board.gfx else None)
     done.put(torch.backends.cudnn, "version", lambda: 91002)
     real = torch.Generator
 

@@ -68,6 +68,11 @@ class Board:
     sms: int = 132
     memory_bytes: int = 80 * GIB
     l2_bytes: int = 50 * 2**20
+    told_l2_bytes: int = 0  # what PyTorch says of it; 0: the truth
+    gfx: str = ""  # of AMD's boards: gcnArchName
+    rate: float = 1.0  # of its matrix units, over the H100's
+    shared_bytes: int = 227 * 1024  # of a block, Hopper's: CUDA Programming Guide, table of capabilities
+    spin_hz: float = 0.0  # of the clock that `_sleep` counts; 0: the SMs'
     bandwidth: float = 3.35e12
     l2_bandwidth: float = 1.2e13
     clock_hz: float = 1.98e9
@@ -173,7 +178,7 @@ class Board:
 
     def spin(self, cycles: int, stream: int) -> None:
         """`torch.cuda._sleep`: so many clocks."""
-        self.launch(Kernel("spin_kernel", fixed_s=cycles / self.clock_hz), stream)
+        self.launch(Kernel("spin_kernel", fixed_s=cycles / (self.spin_hz or self.clock_hz)), stream)
 
     def reasons(self) -> int:
         """NVML's bits: 0x1 idle, 0x4 the power cap; and what a test forces."""

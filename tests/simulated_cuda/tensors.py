@@ -24,6 +24,7 @@ CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 #: FLOP/s of the board by dtype (dense, at the highest clock): H100 SXM's data sheet.
 RATES = {
     torch.float16: 989.4e12, torch.bfloat16: 989.4e12, torch.float8_e4m3fn: 1978.9e12, torch.float8_e5m2: 1978.9e12,
+    torch.float8_e4m3fnuz: 1978.9e12,
     torch.int8: 1978.9e12, torch.float32: 66.9e12, torch.float64: 66.9e12,
 }  # fmt: skip
 TF32_RATE = 494.7e12
@@ -183,6 +184,10 @@ class Kernels(TorchDispatchMode):
                 f"Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu"
                 f"! ({name})"
             )
+        if name == "_scaled_mm":
+            takes = torch.float8_e4m3fnuz if "gfx942" in self.runtime.board.gfx else torch.float8_e4m3fn
+            if inputs[0].dtype != takes:
+                raise RuntimeError(f"Expected operands of {takes}, but got {inputs[0].dtype}")
         if self.runtime.capturing:
             if elsewhere and name != "copy_":
                 self.runtime.refuse_in_capture("an index on the host")
@@ -205,11 +210,15 @@ class Kernels(TorchDispatchMode):
         rate = RATES.get(kind, 66.9e12)
         if kind == torch.float32 and torch.backends.cuda.matmul.allow_tf32:
             rate = TF32_RATE
+        rate *= self.runtime.board.rate
         return Kernel(f"simulated_{name}", _flops(func, name, args, kwargs, out), rate, tuple(touched.items()))
 
 
 def _computed(func: Any, name: str, args: Any, kwargs: Any) -> Any:
     """The operator's result. Of a product that would take a processor seconds, the 32 rows that a check looks at."""
+    if name == "_scaled_mm" and args[0].dtype == torch.float8_e4m3fnuz:  # which a processor's kernel lacks
+        operands = [x.float().to(torch.float8_e4m3fn) for x in args[:2]]
+        return _computed(func, name, (*operands, *args[2:]), kwargs)
     left = args[1] if name == "addmm" else args[0] if name in ("mm", "_scaled_mm") else None
     if left is None or 2.0 * left.numel() * args[2 if name == "addmm" else 1].shape[1] < _LARGE_FLOP:
         return func(*args, **kwargs)
