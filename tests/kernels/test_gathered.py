@@ -119,3 +119,61 @@ def test_narrow_groups_are_packed_side_by_side() -> None:
     assert quick < 1.05 * slow, "a whole product serves at worst"
     grouped = core.implicit_shapes([narrow], 2.0)
     assert grouped.batch[0] == 32
+
+
+def tf32(into: int, dims: int = 2, out: int = 64, groups: int = 1, transposed: bool = False, stride: int = 1,
+         last: bool = False) -> Convolution:  # fmt: skip
+    size, taps = [24] * dims, [3] * dims
+    weight = (into, out // groups, *taps) if transposed else (out, into // groups, *taps)
+    return Convolution.of(
+        "tf32", (16, into, *size), weight, (stride,), transposed=transposed, groups=groups, channels_last=last
+    )
+
+
+def test_channels_that_do_not_fill_a_load_leave_the_tensor_cores() -> None:
+    assert core.on_lanes(tf32(3))
+    assert not core.on_lanes(tf32(4))
+    assert not core.on_lanes(tf32(3, last=True)), "inductor makes them channels last, and cuDNN pads them"
+    assert core.on_lanes(conv("fp32"))
+    assert not core.on_lanes(conv("fp16", into=3)), "16-bit kernels pad them"
+    apart, together = tf32(3), tf32(3, last=True)
+    assert core.transposes(apart) == () == core.transposes(together)
+    (quick,), (three,) = seconds(apart), seconds(replace(apart, in_channels=4))
+    assert quick < 0.8 * three, "without transposes"
+
+
+def test_gradients_of_narrow_taps_and_of_groups_run_on_lanes() -> None:
+    narrow, wide = tf32(16, 3, transposed=True), tf32(32, 3, transposed=True)
+    assert core.is_gradient(narrow)
+    assert core.on_lanes(narrow)
+    assert not core.on_lanes(wide)
+    assert not core.on_lanes(tf32(16, 2, transposed=True))
+    assert not core.on_lanes(tf32(16, 3)), "forward"
+    assert core.on_lanes(tf32(32, groups=4, transposed=True))
+    assert not core.on_lanes(tf32(32, groups=4))
+    back = tf32(64, 3, out=8).backward()[0]
+    assert isinstance(back, Convolution)
+    assert core.is_gradient(back)
+    assert core.on_lanes(back), "it sums the 8 channels of the result"
+
+
+def test_lanes_take_taps_one_by_one_where_they_are_no_row() -> None:
+    assert core.lanes_product(tf32(3))[3] == 27, "one row"
+    assert core.lanes_product(tf32(3, 3))[3] == 27 * 8
+    assert core.lanes_product(tf32(3, transposed=True))[3] == 9 * 16
+    strided = tf32(3, transposed=True, stride=2)
+    assert core.lanes_product(strided)[3] == 9 * 16, "zeros between the strides are multiplied"
+    assert strided.product[3] < 9
+
+
+def test_power_holds_lanes_that_registers_feed() -> None:
+    limited = replace(load_gpu("l4"), power_limit_w=300.0)
+    op = make_batch("convolution", [tf32(3, 3, out=128)])
+    estimator = SET.select("convolution", "tf32")
+    assert estimator is not None
+    slow, quick = (float(estimator.seconds(op, gpu)[0]) for gpu in (load_gpu("l4"), limited))
+    assert 1.3 < slow / quick < 1.6
+    v100 = load_gpu("v100-pcie-32gb")
+    plain = make_batch("convolution", [conv("fp32", side=5)])
+    same = [float(estimator.seconds(plain, gpu)[0]) for gpu in (v100, replace(v100, power_limit_w=150.0))]
+    assert same[0] == same[1], "what power leaves there is in the constants"

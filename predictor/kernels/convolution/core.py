@@ -3,6 +3,8 @@
     implicit   a product of (pixels, taps x channels) whose operand is gathered on the way: the gemm core's, with the
                bytes of the tensors in place of the product's; where tensor cores want channels side by side and they do
                not lie so, both tensors are transposed once (cuDNN's nchwToNhwc)
+    lanes      the same product of fp32 numbers on the CUDA cores: of fp32, and of TF32 where its channels are too few
+               for tensor cores (`on_lanes`); no transposes
     winograd   F(4 x 4, 3 x 3) in four kernels (Lavin and Gray, arXiv:1509.09308): both operands transformed, 36
                products of tiles, the result transformed back
     fused      F(2 x 2, 3 x 3) in one kernel, at a share of the fp32 peak
@@ -33,8 +35,17 @@ _TILE, _SMALL_TILE, _WINDOW = 4, 2, 3
 #: Channels in a row that tensor cores take in 16 bit: narrower ones are padded. Source: CUTLASS' and cuDNN's alignment
 #: of 128 bits for half precision (conv2d_fprop_implicit_gemm_f16.cu).
 _CHANNELS = 8
+#: The same of fp32 numbers. Source: 128 bits, as CUTLASS' conv2d_fprop_implicit_gemm_tf32.
+_FP32_CHANNELS = 4
+#: Channels that a turn of a TF32 kernel takes. Source: a row of 128 bytes, as tilesize128x128x32 in cuDNN's names has.
+_TENSOR_TURN = 32
 #: The dtype that runs on the CUDA cores, in kernels that take channels as they lie.
 LANES = "fp32"
+#: Channels of a tap that a turn of a kernel of the CUDA cores takes, where it cannot take several taps in one: of three
+#: dimensions, and of an input's gradient, whose taps differ from pixel to pixel. Source: sgemm_128x128x8, and tilesize
+#: 128x128x16 in names of cuDNN's gradient kernels; the second chosen by looking at KernelBench's rows on A10 and L4,
+#: each of which alone chooses it of 8, 16 and 32.
+_TURN_OF_THREE, _TURN_OF_GRADIENT = 8, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +124,44 @@ def gathered(rows: FloatArray, itemsize: float) -> Shapes:
     return Shapes(batch, m, n, k, itemsize, itemsize, quantized=True, moved=moved, kept=kept)
 
 
+def is_gradient(op: Convolution) -> bool:
+    """Whether the kernel is that of an input's gradient: a transposed convolution's forward pass is one."""
+    return op.phase in (FORWARD, DGRAD) and op.transposed != (op.phase == DGRAD)
+
+
+def on_lanes(op: Convolution) -> bool:
+    """Whether the CUDA cores compute it: fp32, and of TF32 where pixels lie side by side and
+
+    - the channels of a group that are summed do not fill 16 bytes, which tensor cores load at once, or
+    - it is an input's gradient of groups, or one of three dimensions whose channels do not fill a turn of K.
+    """
+    if op.dtype == LANES:
+        return True
+    if op.dtype != "tf32" or op.channels_last:
+        return False
+    summed = _summed(op)
+    narrow = op.dimensions > 2 and summed < _TENSOR_TURN
+    return summed % _FP32_CHANNELS != 0 or (is_gradient(op) and (op.groups > 1 or narrow))
+
+
+def _summed(op: Convolution) -> int:
+    """Channels of a group that one pixel of the result sums."""
+    return (op.out_channels if op.phase == DGRAD else op.in_channels) // op.groups
+
+
+def lanes_product(op: Convolution) -> tuple[int, int, int, int]:
+    """(groups, m, n, k) as kernels of the CUDA cores run it: taps one by one where they are no single row of K, with
+    those between the strides of a gradient, which are zeros."""
+    groups, m, n, k = op.product
+    gradient = is_gradient(op)
+    if op.phase == WGRAD or not (gradient or op.dimensions > 2):
+        return groups, m, n, k
+    return groups, m, n, op.taps * _aligned(_summed(op), _TURN_OF_GRADIENT if gradient else _TURN_OF_THREE)
+
+
 def transposes(op: Convolution) -> tuple[Elementwise, ...]:
     """The kernels that put channels side by side and back, where a tensor-core product wants it so."""
-    if op.channels_last or op.dtype == LANES or op.is_depthwise:
+    if op.channels_last or on_lanes(op) or op.is_depthwise:
         return ()
     counts = (op.batch * op.in_channels * op.in_pixels, op.batch * op.out_channels * op.pixels)
     return tuple(Elementwise(op.dtype, "copy", count) for count in counts)
@@ -123,7 +169,7 @@ def transposes(op: Convolution) -> tuple[Elementwise, ...]:
 
 def tiled_seconds(ops: Sequence[Convolution], peak: float, sms: float, constants: Constants) -> FloatArray:
     """Seconds (n,) of implicit products on fp32 lanes of ``peak`` FLOP/s: the best of cuDNN's tiles, K never split."""
-    groups, m, n, k = np.array([op.product for op in ops], dtype=np.float64).T
+    groups, m, n, k = np.array([lanes_product(op) for op in ops], dtype=np.float64).T
     best = np.full(len(ops), np.inf)
     for rows, columns in _TILES:
         blocks = groups * np.ceil(m / rows) * np.ceil(n / columns)

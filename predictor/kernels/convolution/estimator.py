@@ -14,6 +14,7 @@ import numpy as np
 from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.base import Batch, Estimator, make_batch
 from predictor.kernels.convolution import core
+from predictor.kernels.device import POWER_NEED, loop_share, sustained_share
 from predictor.kernels.gemm import core as gemm
 from predictor.kernels.named import NORM, p_norm
 from predictor.ops.base import Op
@@ -29,6 +30,13 @@ _FP32 = {
 #: DepthwiseConv2d.cu; its weight's gradient adds a reduction. Chosen by hand, not from data.
 _REST = {"call_s": 4e-6, "tap_issue": 8.0, "tap_issue_wgrad": 10.0}
 CONSTANTS = core.Constants(**_FP32, **_REST)
+
+
+def _held(gpu: GPUSpec) -> float:
+    """Share of the clock that power leaves where registers feed two lanes of three. What it leaves elsewhere is in the
+    shares of the peak, which were fitted on such boards."""
+    loop = loop_share(gpu)
+    return sustained_share(gpu, POWER_NEED) / loop if loop < 1.0 else 1.0
 
 
 class Products(Protocol):
@@ -85,13 +93,22 @@ class Gathered:
 
     def _dense(self, ops: Sequence[Convolution], gpu: GPUSpec, dtype: str, kernels: str) -> FloatArray:
         """The fastest algorithm."""
-        wide = dtype == core.LANES
-        peak = gpu.peak_flops(dtype)
-        best = self._tiled(ops, gpu, peak, kernels) if wide else self._implicit(ops, gpu, dtype, kernels)
-        rows = np.array([i for i, op in enumerate(ops) if wide and core.is_winograd(op)], dtype=np.int64)
+        lanes = np.array([core.on_lanes(op) for op in ops])
+        best = np.empty(len(ops))
+        for rows, answer in ((np.flatnonzero(lanes), self._on_lanes), (np.flatnonzero(~lanes), self._implicit)):
+            if rows.size:
+                best[rows] = answer([ops[i] for i in rows.tolist()], gpu, dtype, kernels)
+        return best
+
+    def _on_lanes(self, ops: Sequence[Convolution], gpu: GPUSpec, dtype: str, kernels: str) -> FloatArray:
+        """Of CUDA cores: tiles, or one of Winograd's forms."""
+        peak = gpu.peak_flops(core.LANES) * _held(gpu)
+        best = self._tiled(ops, gpu, peak, kernels)
+        rows = np.array([i for i, op in enumerate(ops) if core.is_winograd(op)], dtype=np.int64)
         if rows.size:
             some = [ops[i] for i in rows]
-            best[rows] = np.minimum(best[rows], self._winograd(some, gpu, dtype, kernels))
+            if dtype == core.LANES:
+                best[rows] = np.minimum(best[rows], self._winograd(some, gpu, dtype, kernels))
             best[rows] = np.minimum(best[rows], core.fused_seconds(some, peak, gpu.sm_count, self.constants))
         return best
 
