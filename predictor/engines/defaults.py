@@ -48,6 +48,12 @@ def follows_checkpoint(engine: Engine) -> bool:
     return vintage is None or vintage.cache is None or vintage.cache.follows
 
 
+def integer_cache(engine: Engine) -> bool:
+    """Whether it has an attention kernel over keys and values in int8."""
+    vintage = engine.vintage()
+    return vintage is not None and vintage.cache is not None and vintage.cache.integers
+
+
 def page_tokens(engine: Engine, kernel: str = "") -> int | None:
     """Tokens of a page of the KV cache under an attention kernel ("": one without pages of its own)."""
     vintage = engine.vintage()

@@ -26,8 +26,8 @@ _DTYPES = {
     "float": "fp32", "float32": "fp32", "fp32": "fp32",
 }  # fmt: skip
 _KV_DTYPES = {
-    "auto": "auto", "fp8": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "bfloat16": "bf16", "bf16": "bf16",
-    "float16": "fp16", "fp16": "fp16",
+    "auto": "auto", "fp8": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "int8": "int8",
+    "bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "fp16": "fp16",
 }  # fmt: skip
 #: What engines call formats that they quantize 16-bit weights to, or that a checkpoint must have -> ours.
 _WEIGHTS = {

@@ -114,8 +114,8 @@ class CacheRules:
     """The KV cache.
 
     ``page_tokens``: tokens of a page; ``pages``: the same under an attention kernel that has its own; ``prefixes``:
-    pages of a common beginning are shared; ``eight_bit``: keys and values of 8 bits can be asked for; ``follows``:
-    dtype "auto" takes the one that a quantized checkpoint names, else the model's always.
+    pages of a common beginning are shared; ``eight_bit``: keys and values of 8 bits can be asked for; ``integers``:
+    in int8, too; ``follows``: dtype "auto" takes the one that a quantized checkpoint names, else the model's always.
     """
 
     page_tokens: int
@@ -123,6 +123,7 @@ class CacheRules:
     source: str
     pages: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     eight_bit: bool = True
+    integers: bool = False
     follows: bool = True
     unverified: str = ""
 

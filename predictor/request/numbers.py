@@ -27,7 +27,7 @@ SOURCES = ASKED, CHECKPOINT, DEFAULT, ENGINE
 #: The word that an engine has a meaning of its own for (`predictor.engines.base.EightBit`).
 FP8 = "fp8"
 #: What a KV cache may be asked to be: "auto" is the activations' dtype. Nothing is known of kernels for others.
-KV_DTYPES = ("auto", "fp8", "bf16", "fp16", "fp32")
+KV_DTYPES = ("auto", "fp8", "int8", "bf16", "fp16", "fp32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +283,7 @@ class Cache(NamedTuple):
     engine: Engine
     attention: str
     gpu: GPUSpec
+    latent: bool = False
 
 
 def numbers_of(
@@ -386,7 +387,7 @@ def cached(
         reason = "" if word == "auto" else _no_kernel(word, numbers, cache)
         if reason:
             raise UnsupportedError(f"--kv-dtype {kv_dtype}: {reason}")
-        return (numbers if word == "auto" else replace(numbers, kv=word)), ASKED
+        return (numbers if word == "auto" else _in_cache(numbers, word)), ASKED
     named = checkpoint.kv if checkpoint is not None and checkpoint.kv else numbers.kv_named
     if not named or cache.mode not in CACHED:
         return numbers, DEFAULT
@@ -396,7 +397,13 @@ def cached(
         has = f"{cache.engine.name} has its KV cache with fp8" if of_engine else "the checkpoint has its KV cache"
         note = f"{has} in {named}, the run in {numbers.kv}: {reason}"
         return replace(numbers, notes=(*numbers.notes, note)), DEFAULT
-    return replace(numbers, kv=named), ENGINE if of_engine else CHECKPOINT
+    return _in_cache(numbers, named), ENGINE if of_engine else CHECKPOINT
+
+
+def _in_cache(numbers: Precision, word: str) -> Precision:
+    """``numbers`` with another KV cache. No table has attention over integers: that over as many bits answers."""
+    note = ("attention over the int8 cache is not measured: kernels over an fp8 one answer",) if word == "int8" else ()
+    return replace(numbers, kv=word, notes=(*numbers.notes, *note))
 
 
 def kv_word(value: str) -> str:
@@ -425,8 +432,10 @@ def _no_kernel(word: str, numbers: Precision, cache: Cache) -> str:
     """Why no attention kernel is known that reads a cache in ``word``, "" where one is."""
     if word == numbers.activation:
         return ""
-    if word != "fp8":
-        return f"activations are {numbers.activation}; expected auto, {numbers.activation} or fp8"
+    if word not in ("fp8", "int8"):
+        return f"activations are {numbers.activation}; expected auto, {numbers.activation}, fp8 or int8"
+    if word == "int8":
+        return _no_integers(numbers, cache)
     if not cache.gpu.supports("fp8"):
         return f"{cache.gpu.id} has no fp8 units; expected auto"
     if not cache.engine.fp8_cache:
@@ -436,4 +445,20 @@ def _no_kernel(word: str, numbers: Precision, cache: Cache) -> str:
         return "--attention math has no kernel for it; expected flash"
     if numbers.activation not in ("bf16", "fp16"):
         return f"no attention kernel is known for {numbers.activation} activations; expected auto"
+    return ""
+
+
+def _no_integers(numbers: Precision, cache: Cache) -> str:
+    """Why no attention kernel is known that reads a cache in int8, "" where one is."""
+    from predictor.engines.defaults import integer_cache  # few ask for it
+
+    if not integer_cache(cache.engine):
+        able = [name for name in names() if integer_cache(engine(name))]
+        release = cache.engine.vintage()
+        of = f"{cache.engine.name} {release.version}" if release is not None else cache.engine.name
+        return f"--execution {of} has no attention kernel for it; expected one of {', '.join(able)}, newest release"
+    if cache.latent:
+        return "latent attention has no kernel for it; expected auto or fp8"
+    if cache.attention == "math" or numbers.activation not in ("bf16", "fp16"):
+        return "it needs fused attention in 16 bit; expected --attention flash, or auto"
     return ""

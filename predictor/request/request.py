@@ -93,7 +93,7 @@ class Request(Words):
         if config.every_expert and not engine.fuses:
             numbers = experts_as_they_are(numbers, config.name)
         attention = _attention(self, config, gpu, engine, numbers.name, sizes["seq_len"])
-        cache = Cache(self.mode, engine, attention, gpu)
+        cache = Cache(self.mode, engine, attention, gpu, config.is_mla)
         numbers, kv_source = cached(numbers, config.checkpoint, self.kv_dtype, cache)
         if self.mode in DECODES and self.drafts and self.acceptance is not None:
             OPTIONS["drafts"].check(self.drafts)

@@ -76,7 +76,7 @@ PLAIN = [
     (f"{PREDICT} --dtype checkpoint", "names no quantization"),
     (f"{PREDICT} --kv-dtype fp8", "only --mode prefill, decode, generate"),
     (f"{PREDICT} --mode decode --kv-dtype fp8", "--execution eager has no attention kernel"),
-    (f"{PREDICT} --mode decode --kv-dtype int4", "expected one of auto, fp8, bf16"),
+    (f"{PREDICT} --mode decode --kv-dtype int4", "expected one of auto, fp8, int8, bf16"),
     ("predict --model meta-llama/Llama-3.1-9B --gpu h100", "nearest of the catalogue: meta-llama/Llama-3.1-8B"),
     (f"{PREDICT} --dtype nvfp4", "h100-sxm has no nvfp4 peak"),
     (f"{PREDICT} --launch-overhead -3us", "'-3us'"),

@@ -451,7 +451,7 @@ def cache(answer: Prediction) -> float:
     return answer.memory.kv_cache
 
 
-def test_an_fp8_cache_halves_its_bytes_and_attentions() -> None:
+def test_an_eight_bit_cache_halves_its_bytes_and_attentions() -> None:
     words = {**SERVED, "batch": 64, "context_len": 4000}
     for model in ("llama-3.1-8b", "deepseek-v2-lite"):
         plain, fp8 = (predict(model, "h100", kv_dtype=kv, **words) for kv in (None, "fp8"))
@@ -466,6 +466,18 @@ def test_an_fp8_cache_halves_its_bytes_and_attentions() -> None:
     before = {row.op: row.latency_s for row in predict("llama-3.1-8b", "h100", **words).breakdown}
     assert 0.4 < attention["attention decode"] / before["attention decode"] < 0.8
     assert attention["linear"] == before["linear"]
+    for model, gpu in (("llama-3.1-8b", "h100"), ("llama-3.1-8b", "a100-sxm-80gb")):  # integers need no fp8 units
+        plain, int8 = (predict(model, gpu, kv_dtype=kv, **words) for kv in (None, "int8"))
+        assert cache(plain) == 2 * cache(int8) and int8.latency_s < plain.latency_s
+        assert any("int8 cache" in note for note in int8.notes)
+    for more, said in (
+        ({"execution": "sglang"}, "sglang .* has no attention kernel for it; expected one of vllm, newest release"),
+        ({"software": "vllm 0.14"}, "vllm 0.14 has no attention kernel"), ({"attention": "math"}, "needs fused"),
+    ):  # fmt: skip
+        with pytest.raises(UnsupportedError, match=f"--kv-dtype int8: .*{said}"):
+            predict("llama-3.1-8b", "h100", kv_dtype="int8", **{**words, **more})
+    with pytest.raises(UnsupportedError, match="latent attention has no kernel"):
+        predict("deepseek-v2-lite", "h100", kv_dtype="int8", **words)
     # an engine whose attention does not write the cache itself appends fp8, too
     appended = [
         n.op for n, _ in graph_of("deepseek-v2-lite", "h100", kv_dtype="fp8").nodes() if n.name == "cache append"
@@ -475,8 +487,8 @@ def test_an_fp8_cache_halves_its_bytes_and_attentions() -> None:
 
 def test_a_kv_dtype_without_a_kernel_is_one_line() -> None:
     for gpu, words, said in (
-        ("h100", {**SERVED, "kv_dtype": "fp9"}, "expected one of auto, fp8, bf16, fp16, fp32; nearest: fp8"),
-        ("h100", {**SERVED, "kv_dtype": "int8"}, "expected one of auto, fp8"),
+        ("h100", {**SERVED, "kv_dtype": "fp9"}, "expected one of auto, fp8, int8, bf16, fp16, fp32; nearest: fp8"),
+        ("h100", {**SERVED, "kv_dtype": "int4"}, "expected one of auto, fp8"),
         ("h100", {**SERVED, "kv_dtype": "fp16"}, "activations are bf16"),
         ("a100", {**SERVED, "kv_dtype": "fp8"}, "a100-sxm-80gb has no fp8 units"),
         ("h100", {**SERVED, "kv_dtype": "fp8", "execution": "eager"}, "--execution eager has no attention kernel"),

@@ -123,7 +123,10 @@ _CACHE_0_14 = CacheRules(
     unverified="FlashInfer's MLA takes pages of 32, too",
 )  # fmt: skip
 _CACHE_0_24 = replace(
-    _CACHE_0_14, source="vLLM 0.24.0 config/cache.py:67-75", unverified="pages: each attention backend prefers a size"
+    _CACHE_0_14,
+    integers=True,
+    source="vLLM 0.24.0 config/cache.py:67-75",
+    unverified="pages: each attention backend prefers a size",
 )
 
 # ------------------------------------------------------------------------------------------------------ CUDA graphs
