@@ -41,6 +41,10 @@ class SpecError(RequestError):
     """A file that cannot be read as what it should be: GPU YAML, model JSON, measured data."""
 
 
+class NoHubError(SpecError):
+    """A config.json that nobody could fetch: no hub answered, or none may be asked."""
+
+
 def nearest(value: str, choices: Iterable[str], n: int = 3) -> tuple[str, ...]:
     """Up to `n` of `choices` that read like `value`, the closest first; empty where none does.
 

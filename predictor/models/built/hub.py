@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from predictor.errors import SpecError, one_line, printable
+from predictor.errors import NoHubError, SpecError, one_line, printable
 from predictor.files.read import LARGEST_TEXT
 
 #: Seconds for all requests of one name: a config has a few kilobytes. Chosen by hand, not from data.
@@ -47,7 +47,7 @@ def fetch(repository: str) -> Path:
         import huggingface_hub.constants
         import huggingface_hub.errors
     except ImportError:
-        raise SpecError(
+        raise NoHubError(
             f"model {printable(repository)!r} is neither in the catalogue (`tilecast models`) nor a path; pip install"
             " 'tilecast[hub]' fetches its config.json from the Hugging Face Hub"
         ) from None
@@ -71,7 +71,7 @@ def _settled(hub: Any, repository: str) -> bool:
 def _download(hub: Any, repository: str) -> Path:
     """Both files into the cache; the path of the config. Raises what huggingface_hub raises, and SpecError."""
     if hub.constants.HF_HUB_OFFLINE:
-        raise SpecError(
+        raise NoHubError(
             f"model {repository!r}: not in the cache of huggingface_hub, and HF_HUB_OFFLINE forbids to fetch it;"
             " expected a name of `tilecast models`, a path to a config.json, or a first run online"
         )
@@ -121,7 +121,7 @@ def _in_time(work: Callable[[], Path], repository: str) -> Path:
         thread.start()
         thread.join(MOST_SECONDS)
     if not outcome:
-        raise SpecError(
+        raise NoHubError(
             f"model {repository!r}: {_endpoint()} did not send its config.json within {MOST_SECONDS:g} seconds;"
             " expected a path to a config.json, or a faster HF_ENDPOINT"
         )
@@ -176,7 +176,7 @@ def _refused(error: BaseException, repository: str) -> BaseException:
     if isinstance(error, errors.EntryNotFoundError) and not isinstance(error, errors.LocalEntryNotFoundError):
         return SpecError(f"{named}: {where} has no config.json; expected a repository of transformers")
     reason = one_line(str(error)) or type(error).__name__
-    return SpecError(
+    return NoHubError(
         f"{named}: its config.json cannot be fetched from {_endpoint()} ({reason[:200]}); expected a name of `tilecast"
         " models`, a path to a config.json, or HF_ENDPOINT of a hub that answers"
     )

@@ -13,7 +13,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from predictor.errors import SpecError, UnknownModelTypeError, UnknownNameError, nearest, printable, unknown_name
+from predictor.errors import (
+    NoHubError,
+    SpecError,
+    UnknownModelTypeError,
+    UnknownNameError,
+    nearest,
+    printable,
+    unknown_name,
+)
 from predictor.files.read import read_json
 from predictor.files.records import replace
 from predictor.models.built.config import ModelConfig
@@ -109,8 +117,31 @@ def load_config(name_or_path: str | Path) -> ModelConfig:
     Raises UnknownNameError with the nearest names, SpecError for a file that is no valid config and UnsupportedError
     for an architecture that is not known.
     """
-    path, beside, stamp = config_file(str(name_or_path))
+    try:
+        path, beside, stamp = config_file(str(name_or_path))
+    except NoHubError as error:
+        return _twin(str(name_or_path), error)
     return _read_config(path, beside, stamp)
+
+
+def _twin(text: str, error: NoHubError) -> ModelConfig:
+    """The model of the catalogue that has the sizes of ``text`` ("org/name"), in the format that its name states;
+    raises ``error`` where none is known."""
+    from predictor.models.built.variants import Known, twin  # names of the catalogue and of the hub start without it
+
+    def read_listed(name: str) -> tuple[Mapping[str, Any], ModelConfig]:
+        path = _listed(name)
+        assert path is not None, name
+        return data_of(path, None), load_config(name)
+
+    read = twin(text, Known(catalogue_name, read_listed, PUBLISHED))
+    if read is None:
+        raise error
+    data, base, source = read
+    config = config_from_dict(data, printable(text.rpartition("/")[2]).lower(), text)
+    words = "16 bit" if config.checkpoint is None else "+".join(config.checkpoint.words)
+    note = f"{text} is not here: it is forecast with the sizes of {base}, in {words}, {source}"
+    return replace(config, notes=(*config.notes, note))
 
 
 def config_file(text: str) -> tuple[Path, Path | None, tuple[int, ...]]:
@@ -156,7 +187,7 @@ def _find(text: str) -> Path:
         return fetch(text)
     except SpecError as error:
         close = nearest(text, every)
-        raise SpecError(f"{error}; nearest of the catalogue: {', '.join(close)}" if close else str(error)) from None
+        raise type(error)(f"{error}; nearest of the catalogue: {', '.join(close)}" if close else str(error)) from None
 
 
 def _stamped(path: Path) -> tuple[Path | None, tuple[int, ...]]:
