@@ -21,6 +21,9 @@ from microbench.launchers.base import IllegalCase, Prepared, relative_error, som
 from predictor.data.schema import TILE_PROBE
 from predictor.ops import Gemm
 
+#: What a product of 8 bits is written in, as engines have it.
+WRITTEN = {"fp8": "bf16"}
+
 _kernel: Any = None
 
 
@@ -44,6 +47,16 @@ def parse_tile(text: str) -> tuple[int, int, int]:
     return int(parts[0]), int(parts[1]), int(parts[2])
 
 
+def options(tile: tuple[int, int, int], itemsize: int, gfx: str = "") -> dict[str, int]:
+    """How Triton compiles a tile M x N x K: shared memory holds two operands a stage. Raises IllegalCase where a board
+    of AMD has no room for it."""
+    rows, columns, _ = tile
+    stages = rocm.stages(tile, itemsize, gfx) if gfx else 3 if itemsize <= 2 else 2
+    if not stages:
+        raise IllegalCase("the tile does not fit the local data share")
+    return {"num_warps": 8 if rows * columns >= 128 * 128 else 4, "num_stages": stages}
+
+
 def prepare(case: Case, device: BenchDevice) -> Prepared:
     op = case.op
     assert isinstance(op, Gemm)
@@ -56,26 +69,22 @@ def prepare(case: Case, device: BenchDevice) -> Prepared:
         return _blocked(op, (tile_m, tile_n, tile_k), device)
     kernel = _load()
     a = device.randn(op.m, op.k, dtype=op.dtype)
-    b = device.randn(op.n, op.k, dtype=op.dtype, scale=op.k**-0.5)
-    c = torch.empty(op.m, op.n, dtype=TORCH_DTYPES[op.dtype], device=a.device)
+    scale = 1.0 if op.dtype == "fp8" else op.k**-0.5  # whose smallest number is a 512th
+    b = device.randn(op.n, op.k, dtype=op.dtype, scale=scale)
+    c = torch.empty(op.m, op.n, dtype=TORCH_DTYPES[WRITTEN.get(op.dtype, op.dtype)], device=a.device)
     grid = (op.n // tile_n, op.m // tile_m)
-    stages = 3 if c.element_size() == 2 else 2  # shared memory: two operands a stage
-    if device.gfx:
-        stages = rocm.stages((tile_m, tile_n, tile_k), a.element_size(), device.gfx)
-        if not stages:
-            raise IllegalCase("the tile does not fit the local data share")
-    warps = 8 if tile_m * tile_n >= 128 * 128 else 4
+    built = options((tile_m, tile_n, tile_k), a.element_size(), device.gfx)
 
     def launch() -> torch.Tensor:
         kernel[grid](
             a, b, c, op.n, op.k, BLOCK_M=tile_m, BLOCK_N=tile_n, BLOCK_K=tile_k, TF32=op.dtype == "tf32",
-            num_warps=warps, num_stages=stages,
+            **built,
         )  # fmt: skip
         return c
 
     def check() -> float:
         rows = some_rows(op.m).to(a.device)
-        return relative_error(launch()[rows], a[rows].double() @ b.double().t())
+        return relative_error(launch()[rows], a.float()[rows].double() @ b.float().double().t())
 
     return _prepared(launch, check, "triton_tile", (tile_m, tile_n, tile_k))
 

@@ -32,30 +32,53 @@ for m, n, k, dtype, blocks in ((64, 64, 96, torch.float32, (32, 32, 32)), (32, 1
 print("same")
 """
 COMPILED = """
-import triton
+import sys
+from triton import compile
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from microbench import rocm, sweep
+from microbench.capability import gpu_target
+from microbench.launchers.tile import WRITTEN, options, parse_tile
 from microbench.launchers.tile_kernel import gemm_tile
+from predictor.hardware.gpu import load_gpu
+board = load_gpu(sys.argv[1])
+target = gpu_target(board)
+gfx = target.gfx
+named = {"tf32": "fp32", "fp8": "fp8e4b8" if gfx == "gfx942" else "fp8e4nv"}
+room = rocm.INSTRUCTION_SETS[gfx].lds_bytes if gfx else board.shared_memory_per_block_bytes
+major, minor = target.capability
+asked = GPUTarget("hip", gfx, 64) if gfx else GPUTarget("cuda", 10 * major + minor, 32)
 names = gemm_tile.arg_names
-for capability in (80, 90, 100):
-    for kind in ("bf16", "fp32"):
-        signature = {name: f"*{kind}" for name in names[:3]} | {name: "i32" for name in names[3:5]}
-        blocks = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "TF32": kind == "fp32"}
-        constants = {(names.index(name),): value for name, value in blocks.items()}
-        source = ASTSource(gemm_tile, signature | dict.fromkeys(blocks, "constexpr"), constants)
-        made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 4})
-        text = made.asm["ptx"]
-        assert f".target sm_{capability}" in text and made.asm["cubin"]
-        products = {80: "mma.sync", 90: "wgmma", 100: "tcgen05"}[capability]
-        assert products in text, (capability, kind)
-        print(capability, kind, products)
+cases = sweep.build(target, ("tile",), sys.argv[2].split(",")).cases
+variants = {(case.op.dtype, str(case.option("tile"))): case for case in cases}
+for (dtype, tile), case in variants.items():
+    written = WRITTEN.get(dtype, dtype)
+    kinds = [named.get(dtype, dtype), named.get(dtype, dtype), named.get(written, written)]
+    sides = parse_tile(tile)
+    constants = dict(zip(("BLOCK_M", "BLOCK_N", "BLOCK_K"), sides)) | {"TF32": dtype == "tf32"}
+    signature = {name: f"*{kind}" for name, kind in zip(names, kinds)} | {name: "i32" for name in names[3:5]}
+    whole = {(place,): [["tt.divisibility", 16]] for place in range(5)}  # as the launcher's operands are
+    source = ASTSource(
+        gemm_tile, signature | dict.fromkeys(constants, "constexpr"),
+        {(names.index(name),): value for name, value in constants.items()}, whole,
+    )
+    made = compile(source, target=asked, options=options(sides, int(case.op.itemsize), gfx))
+    assert made.metadata.shared <= room, (dtype, tile, made.metadata.shared)
+    text = made.asm["amdgcn" if gfx else "ptx"]
+    products = "mfma" if gfx else {9: "wgmma", 10: "tcgen05"}.get(major, "mma.sync")
+    assert products in text or (products == "tcgen05" and "mma.sync" in text), (dtype, tile)
+    print(dtype, tile, made.metadata.shared)
 """
+#: A board of every instruction set: sm_80, sm_89, sm_90, sm_100, sm_120, gfx942 and gfx950.
+BOARDS = ("a100-sxm-80gb", "rtx-4090", "h100-sxm", "b200-sxm", "rtx-5090", "mi300x", "mi355x")
 
 
-def run(program: str, tmp_path: Path, **variables: str) -> str:
+def run(program: str, tmp_path: Path, *arguments: str, **variables: str) -> str:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-           "TRITON_CACHE_DIR": str(tmp_path), **variables}  # fmt: skip
-    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=300)
+           "TRITON_CACHE_DIR": str(tmp_path), "TRITON_DEFAULT_FP_FUSION": "1", **variables}  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], env=env, capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -66,5 +89,12 @@ def test_the_interpreter_computes_what_torch_does(tmp_path: Path) -> None:
 
 
 @needs_triton
-def test_it_compiles_for_every_generation(tmp_path: Path) -> None:
-    assert len(run(COMPILED, tmp_path).splitlines()) == 6
+@pytest.mark.parametrize("board", BOARDS)
+def test_every_tile_probe_compiles_and_fits_without_a_gpu(board: str, tmp_path: Path) -> None:
+    """All variants of the sweep, with what the launcher asks of the compiler, in bf16, tf32 and fp8 (fp16 is the same
+    code as bf16)."""
+    lines = run(COMPILED, tmp_path, board, "bf16,tf32,fp8").splitlines()
+    kinds = [line.split()[0] for line in lines]
+    bf16, tf32, fp8 = (kinds.count(name) for name in ("bf16", "tf32", "fp8"))
+    assert bf16 == 12 and fp8 == (0 if board == "a100-sxm-80gb" else 12)
+    assert tf32 == {"mi300x": 9, "mi355x": 0}.get(board, 12)  # three exceed 64 KiB; gfx950 has none
