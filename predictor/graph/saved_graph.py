@@ -38,6 +38,7 @@ from predictor.graph.tensor import ROLES, Tensor
 from predictor.ops import OPERATORS, Op, Opaque
 from predictor.ops.by_hand import HandGelu
 from predictor.ops.elementwise import Accumulate
+from predictor.ops.recurrent import Recurrence
 
 SCHEMA, VERSION = "tilecast graph", 1
 _PLAIN = (
@@ -46,7 +47,9 @@ _PLAIN = (
 )  # fmt: skip
 _LISTS = ("inputs", "unknown", "notes")
 #: Operators that stand in eager graphs and in no data set, which has their kernels under other names.
-_OF_GRAPHS: Mapping[str, type[Op]] = {"opaque": Opaque, "accumulate": Accumulate, "hand_gelu": HandGelu}
+_OF_GRAPHS: Mapping[str, type[Op]] = {
+    "opaque": Opaque, "accumulate": Accumulate, "hand_gelu": HandGelu, "recurrence": Recurrence,
+}  # fmt: skip
 
 
 @lru_cache(maxsize=1)

@@ -46,7 +46,7 @@ KINDS: dict[str, str] = {
 }
 
 #: Families that no folder answers for: products whose operands are gathered on the way.
-GATHERED = ("convolution", "indexer")
+GATHERED = ("convolution", "indexer", "recurrence")
 
 Weights = Mapping[str, npt.NDArray[Any]]
 

@@ -1,4 +1,4 @@
-"""Convolutions and the indexer, answered from what a set knows of products and of streams.
+"""Convolutions, the indexer and recurrent layers, answered from what a set knows of products and of streams.
 
 No set has an estimator of its own for them: the gemm core and the board's bandwidth are those that the set was fitted
 or calibrated with, the core's constants those below.
@@ -20,6 +20,8 @@ from predictor.kernels.named import NORM, p_norm
 from predictor.ops.base import Op
 from predictor.ops.convolution import Convolution
 from predictor.ops.elementwise import Elementwise
+from predictor.ops.gemm import Gemm
+from predictor.ops.recurrent import Recurrence
 from predictor.ops.roofline import FloatArray
 
 #: Those of fp32: fitted by `benchmarks/convolutions.py --fit` on NeuSight's five boards (600 rows each).
@@ -43,6 +45,10 @@ class Products(Protocol):
     """An estimator of products that answers for a core's shapes."""
 
     name: str
+
+    def seconds(self, batch: Batch, gpu: GPUSpec) -> FloatArray:
+        """Kernel time, shape (n,)."""
+        ...
 
     def core_seconds(
         self, shapes: gemm.Shapes, gpu: GPUSpec, dtype: str, kernels: str, prologue: float | None = None
@@ -74,6 +80,9 @@ class Gathered:
         return result
 
     def _of_dtype(self, ops: Sequence[Op], gpu: GPUSpec, dtype: str, kernels: str) -> FloatArray:
+        recurrent = [op for op in ops if isinstance(op, Recurrence)]
+        if recurrent:
+            return np.array([self._recurrent(op, gpu, dtype, kernels) for op in recurrent])
         convolutions = [op for op in ops if isinstance(op, Convolution)]
         if len(convolutions) < len(ops):  # the indexer: keys are the operand that is kept
             table = [(*op.product, op.activation_bytes(), op.weight_bytes) for op in ops]  # type: ignore[attr-defined]
@@ -85,6 +94,17 @@ class Gathered:
             if rows.size:
                 result[rows] = answer([convolutions[i] for i in rows], gpu, dtype, kernels)
         return result + self.constants.call_s
+
+    def _recurrent(self, op: Recurrence, gpu: GPUSpec, dtype: str, kernels: str) -> float:
+        """Steps one after the other, each a product and a kernel of its gates, behind the products of all of them. A
+        persistent kernel's step is its gates' work, at the CUDA cores' rate, and a barrier as long as a kernel."""
+        sizes = (*op.inputs_products, op.step_product)
+        products = [Gemm(dtype, m, n, k) for m, n, k in sizes]
+        *before, step = self._products.seconds(make_batch("gemm", products, kernels), gpu).tolist()
+        if op.is_persistent:
+            step = products[-1].flops() / (gpu.peak_flops(core.LANES) * self.constants.implicit)
+        gates = float(self._streamed([Elementwise(dtype, "fused", 1, 0, op.step_bytes)], gpu, kernels)[0])
+        return op.directions * (float(sum(before)) + op.steps * (float(step) + gates))
 
     def _direct(self, ops: Sequence[Convolution], gpu: GPUSpec, dtype: str, kernels: str) -> FloatArray:
         """Depthwise."""

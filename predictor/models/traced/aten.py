@@ -144,6 +144,7 @@ TABLE: dict[str, r.Rule] = {
     "addmv": r.matrix_vector, "dot": r.matrix_vector, "vdot": r.matrix_vector, "_grouped_mm": r.grouped,
     "fused_attention": r.attended(), "fused_attention_backward": r.attended(BACKWARD),
     "fused_experts": r.expert_layer(), "fused_experts_backward": r.expert_layer(BACKWARD),
+    "recurrent_layer": z.recurrent_layer(), "recurrent_layer_backward": z.recurrent_layer(BACKWARD),
     # what the ranks of a layer say to each other (`predictor.models.traced.tensor_plan`)
     "all_reduce": r.collective("all_reduce"), "all_gather": r.collective("all_gather"),
     # the optimizer: kernels over lists of tensors, with how many lists each reads

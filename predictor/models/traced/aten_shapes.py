@@ -13,6 +13,7 @@ from predictor.ops.channel_norm import ChannelNorm
 from predictor.ops.convolution import Convolution
 from predictor.ops.elementwise import Elementwise, Reduce
 from predictor.ops.ordering import Index, Scan, Sort
+from predictor.ops.recurrent import Recurrence
 from predictor.ops.resample import Interpolate, Pool
 from predictor.ops.sparse import EmbeddingBag
 
@@ -197,3 +198,15 @@ def bag_gradient(call: Call) -> Ops:
 def recurrent(call: Call) -> Ops:
     """What no operator of the house stands for, and is no unknown: its operands once."""
     return (Elementwise(call.out.dtype, "fused", call.out.elements, 1, chain_flops=1.0),)
+
+
+def recurrent_layer(phase: str = FORWARD) -> Rule:
+    """A layer as `predictor.models.traced.recurrent` notes it: x (steps, batch, inputs) first."""
+
+    def rule(call: Call) -> Ops:
+        x, said = call.operands[0], call.kwargs
+        steps, batch, inputs = x.shape
+        sizes = (said["hidden"], said["gates"], said["directions"])
+        return (Recurrence(x.dtype, steps, batch, inputs, *sizes, phase),)
+
+    return rule

@@ -21,6 +21,7 @@ from predictor.models.step import Step
 from predictor.models.traced.model import TracedModel
 from predictor.models.traced.sources import Module, need_torch
 from predictor.ops.convolution import Convolution
+from predictor.ops.recurrent import Recurrence
 
 _NEEDED = ("Model", "get_init_inputs", "get_inputs")
 
@@ -68,7 +69,7 @@ def model_of_file(path: Path) -> TracedModel:
 
 
 def with_tf32_convolutions(model: TracedModel) -> TracedModel:
-    """``model``, whose convolutions in fp32 run on tensor cores."""
+    """``model``, whose convolutions and recurrent layers in fp32 run on tensor cores, as cuDNN's switch has both."""
     source: Any = copy(model.source)
     source.record = _Recorded(model.source)
     return TracedModel(model.name, source)
@@ -86,7 +87,7 @@ class _Recorded:
         for block in whole.graph.blocks:
             nodes = [
                 replace(node, op=replace(node.op, dtype="tf32"))
-                if isinstance(node.op, Convolution) and node.op.dtype == "fp32" else node
+                if isinstance(node.op, Convolution | Recurrence) and node.op.dtype == "fp32" else node
                 for node in block.nodes
             ]  # fmt: skip
             blocks.append(replace(block, nodes=tuple(nodes)))

@@ -1,5 +1,6 @@
-"""What a GPU would run in another way than the meta device: fused attention, dropout, RMS norm, softmax that widens,
-and autocast, which has no kernels for meta. Calls of torch's functions are replaced before autograd sees them.
+"""What a GPU would run in another way than the meta device: fused attention, recurrent layers, dropout, RMS norm,
+softmax that widens, and autocast, which has no kernels for meta. Calls of torch's functions are replaced before
+autograd sees them.
 
 Sources: PyTorch 2.13 `aten/src/ATen/native/{Dropout,SoftMax,layer_norm,transformers/attention}.cpp` for what CUDA
 tensors take, `aten/src/ATen/autocast_mode.h` for the lists of autocast.
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from predictor.models.traced import recurrent
 from predictor.models.traced.experts import loops
 from predictor.models.traced.inputs import words_of
 from predictor.models.traced.recorder import ATTENTION, ATTENTION_BACKWARD, Recorder
@@ -236,9 +238,14 @@ def _softmax(mode: Substitutes, func: Any, args: Any, kwargs: Any) -> Any:
     return op(x, dim, True)
 
 
+def _recurrent(mode: Substitutes, func: Any, args: Any, kwargs: Any) -> Any:
+    """A stack of recurrent layers is one call of the library, a layer's kernels one after the other."""
+    return NotImplemented if kwargs else recurrent.stack(mode.recorder, func.__name__, args)
+
+
 _SUBSTITUTES: dict[str, Callable[..., Any]] = {
     "scaled_dot_product_attention": _sdpa, "dropout": _dropout, "dropout_": _dropout, "rms_norm": _rms_norm,
-    "softmax": _softmax, "log_softmax": _softmax,
+    "softmax": _softmax, "log_softmax": _softmax, **dict.fromkeys(recurrent.GATES, _recurrent),
 }  # fmt: skip
 
 
