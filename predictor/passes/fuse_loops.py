@@ -3,7 +3,7 @@
 What Inductor does, of it what decides the number of kernels (torch/_inductor/scheduler.py, lowering.py):
 
 - Products, convolutions and fused attention are calls of libraries; nothing is fused into them. Attention that is
-  written out is fused first (`predictor.passes.fuse_attention`).
+  written out is fused first (`predictor.passes.fuse_attention`), and layouts are chosen (`channels_last`).
 - All else is a loop over an iteration space: the elements of the result, or of what a reduction reads. Loops over one
   space fuse where one reads what another makes, and where two read the same, unless something between them needs the
   first and is needed by the second. What works on a reduction's results alone (rows) fuses with it.
@@ -27,6 +27,7 @@ from predictor.ops.embedding import CrossEntropy, Embedding
 from predictor.ops.norm import Norm, Softmax
 from predictor.ops.ordering import Index
 from predictor.ops.resample import Interpolate, Pool
+from predictor.passes.channels_last import with_channels_last
 from predictor.passes.fuse_attention import with_attention
 from predictor.passes.fuse_edges import Fusion
 from predictor.passes.fuse_products import quantizes, without_quantizing
@@ -48,6 +49,8 @@ def fuse_loops(graph: Graph, engine: Engine, attention: str = "flash") -> Graph:
     if not engine.fuses:
         return graph
     graph = _products_quantize(graph, engine)
+    if not engine.serves:
+        graph = with_channels_last(graph)
     if not any(block.backward_of is not None for block in graph.blocks):
         graph = as_served(graph, engine) if engine.serves else with_static_cache(graph, engine)
     readers = _readers(graph)
