@@ -1,7 +1,5 @@
 """`python -m predictor` is `tilecast`."""
 
-import sys
+from predictor.cli.main import main_tilecast
 
-from predictor.cli.main import main
-
-sys.exit(main())
+main_tilecast()

@@ -9,11 +9,12 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from predictor.errors import unknown_name
 from predictor.files import outputs
 from predictor.files.arguments import Parser
-from predictor.files.commands import Terminated, exit_status
+from predictor.files.commands import Terminated, exit_status, whole_process
 from predictor.hardware.plausible import believing
 
 #: group -> verb -> (module that has `add_arguments(parser)` and `run(arguments) -> int`, one line of help)
@@ -143,9 +144,14 @@ def _launched(verb: str | None, words: list[str]) -> tuple[list[str], tuple[str,
     return with_launched(words, simulates)
 
 
-def main_predict() -> int:
-    """Run `predict`, which is `tilecast predict`."""
-    return main(["predict", *sys.argv[1:]])
+def main_tilecast() -> NoReturn:
+    """The command `tilecast`, a process."""
+    whole_process(main)
+
+
+def main_predict() -> NoReturn:
+    """The command `predict`, which is `tilecast predict`."""
+    whole_process(lambda: main(["predict", *sys.argv[1:]]))
 
 
 def _microbench(words: list[str]) -> int:

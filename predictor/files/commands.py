@@ -5,16 +5,22 @@ Exit status 0: done; 1: the work failed; 2: the request is wrong; 128 and its nu
 
 from __future__ import annotations
 
+import atexit
 import errno
+import gc
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 from predictor.errors import RequestError, TilecastError, one_line
 
+#: Objects after which the cycle collector looks at the young ones of a command, and collections after which it looks at
+#: older ones. Chosen by timing, not from data: a command keeps what it makes, and the collector found little.
+_COLLECTED = 50_000, 20, 20
 #: A process that a signal ended has this exit status and the signal's number. Source: POSIX shells' custom.
 _SIGNALLED = 128
 #: What the system says of a path that nobody can read or write.
@@ -52,6 +58,33 @@ def exit_status(command: Callable[[], int]) -> int:
         return _say("terminated", _SIGNALLED + signal.SIGTERM)
     except KeyboardInterrupt:
         return _say("interrupted", _SIGNALLED + signal.SIGINT)
+
+
+def whole_process(command: Callable[[], int]) -> NoReturn:
+    """Run a command that is all that its process does, and end with its exit status.
+
+    The process ends as soon as all exit handlers ran and what it said is out, and does not take its objects apart,
+    which the system does at once: that is a sixth of a cold command's time.
+    """
+    ended: list[tuple[int, int]] = []
+    atexit.register(_leave, ended)  # the first handler, which runs after those that others register
+    gc.set_threshold(*_COLLECTED)
+    status = command()
+    ended.append((os.getpid(), status))
+    sys.exit(status)
+
+
+def _leave(ended: list[tuple[int, int]]) -> None:
+    """End this process with the status of its command, if it came to an end here and its words are read."""
+    if not ended or ended[0][0] != os.getpid():
+        return
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+    except (OSError, ValueError):
+        return  # Python says so
+    os._exit(ended[0][1])
 
 
 def check_working_folder() -> None:

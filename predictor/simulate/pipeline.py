@@ -97,32 +97,36 @@ class _Tables:
 
 def _starts(order: Order, free: Floats, arrives: Floats) -> Floats:
     """When every unit starts, of shape (1 + units, plans); the first row is the start of the step."""
-    kinds, before, waits, levels = order.kinds, order.before, order.waits, order.levels
+    before, waits, levels = order.before, order.waits, order.levels
     at = np.zeros((order.units + 1, free.shape[1]))
     through = np.zeros_like(at)  # when its stage is free
     there = through if arrives is free else np.zeros_like(at)
+    held = free.take(order.kinds, axis=0)  # by unit, as all of this
+    sent = held if arrives is free else arrives.take(order.kinds, axis=0)
     for low, high in pairwise(levels):
-        start = np.maximum(through[before[low:high]], there[waits[low:high]], out=at[low + 1 : high + 1])
-        kind = kinds[low:high]
-        np.add(start, free[kind], out=through[low + 1 : high + 1])
+        below, above = low + 1, high + 1
+        start = at[below:above]
+        np.maximum(through.take(before[low:high], axis=0), there.take(waits[low:high], axis=0), out=start)
+        np.add(start, held[low:high], out=through[below:above])
         if there is not through:
-            np.add(start, arrives[kind], out=there[low + 1 : high + 1])
+            np.add(start, sent[low:high], out=there[below:above])
     return at
 
 
-def _ends(order: Order, tables: _Tables, free: Floats, arrives: Floats) -> tuple[Floats, Floats]:
+def _ends(order: Order, seconds: Floats, free: Floats, arrives: Floats) -> tuple[Floats, Floats]:
     """When every stage is through with its last unit, (plans, stages), and with each chunk, (plans, stages, chunks)."""
     last, done = order.lasts
-    ends = np.empty((tables.plans, order.stages))
-    chunks = np.empty((tables.plans, order.stages, order.chunks))
+    plans = free.shape[1]
+    ends = np.empty((plans, order.stages))
+    chunks = np.empty((plans, order.stages, order.chunks))
     several = max(1, AT_ONCE // (order.units + 1))
-    for low in range(0, tables.plans, several):
+    for low in range(0, plans, several):
         some = slice(low, low + several)
         now = free[:, some], arrives[:, some] if arrives is not free else None
         starts = _starts(order, now[0], now[0] if now[1] is None else now[1])
-        ends[some] = (starts[last] + tables.seconds[order.kinds[last - 1], some]).T
+        ends[some] = (starts[last] + seconds[order.kinds[last - 1], some]).T
         flat = done.ravel()
-        ended = starts[flat] + tables.seconds[order.kinds[flat - 1], some]
+        ended = starts[flat] + seconds[order.kinds[flat - 1], some]
         chunks[some] = ended.T.reshape(-1, order.stages, order.chunks)
     return ends, chunks
 
@@ -133,7 +137,7 @@ def steps(
 ) -> Floats:  # fmt: skip
     """Seconds of the pipeline of every plan, of shape (plans,): `times` for a search, which needs no more."""
     tables = _Tables(order, forward_s, backward_s, p2p_s, p2p)
-    ended: Floats = _ends(order, tables, tables.free, tables.arrives)[0].max(axis=1)
+    ended: Floats = _ends(order, tables.seconds, tables.free, tables.arrives)[0].max(axis=1)
     return ended
 
 
@@ -149,11 +153,16 @@ def times(
     message holds up. Raises ValueError for other shapes.
     """
     tables = _Tables(order, forward_s, backward_s, p2p_s, p2p)
-    ends, chunks = _ends(order, tables, tables.free, tables.arrives)
+    seconds, plans = tables.seconds, tables.plans
+    if tables.messages():  # each plan beside the same one whose messages are free: a level of both takes as long
+        free, arrives = (np.concatenate((held, seconds), axis=1) for held in (tables.free, tables.arrives))
+        ends, chunks = _ends(order, np.concatenate((seconds, seconds), axis=1), free, arrives)
+        alone_s = ends[plans:].max(axis=1)
+        ends, chunks = ends[:plans], chunks[:plans]
+    else:
+        ends, chunks = _ends(order, seconds, tables.free, tables.arrives)
+        alone_s = ends.max(axis=1)
     step_s = ends.max(axis=1)
-    alone_s = step_s
-    if tables.messages():
-        alone_s = _ends(order, tables, tables.seconds, tables.seconds)[0].max(axis=1)
     compute_s = np.broadcast_to(tables.compute_s, (tables.plans, order.stages))
     return Times(
         step_s=step_s, bubble_s=np.maximum(0.0, alone_s - compute_s.mean(axis=1)), exposed_s=step_s - alone_s,
