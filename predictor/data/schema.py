@@ -137,6 +137,7 @@ _MEANINGS: Mapping[str, str] = {
     "vocab": "rows of the table, or width of the logits", "hidden": "width of the model",
     "intermediate": "width of an expert before tensor parallelism", "experts": "experts of the model",
     "top_k": "experts a token (sort: the largest that are wanted, 0 for all)",
+    "gathered": "whether the tokens are of several ranks of data-parallel attention",
     "dispatched": "whether an exchange brought the GPU its experts' rows alone",
     "folds": "whether expert parallel GPUs are among the tensor parallel ones",
     "gated": "whether an expert has a gate matrix", "tp": "tensor parallel GPUs",

@@ -45,6 +45,11 @@ CALL_RANGE_S = (4e-6, 12e-6)
 PREFILL, DECODE = "prefill", "decode"
 
 
+def as_stored(word: str, gpu: GPUSpec) -> str:
+    """A checkpoint's format runs as it is."""
+    return word
+
+
 def later(module: str, name: str) -> Callable[[], Any]:
     """Gives what ``module`` of this folder has under ``name``, and reads the module when somebody first asks."""
     return partial(_of_module, f"{__package__}.{module}", name)
@@ -108,8 +113,9 @@ class Engine:
     is one kernel, where the engine's own rule is known; ``trains``: it trains and does nothing
     else, so that a forward pass is one of training; ``aged``: another release than the newest, with its library's
     kernels as of ``kernels_at`` ("" for the newest); ``kernels_changed``: what they changed by, with its version.
-    ``unpacks``: it has kernels that unpack weights which the GPU has no units for (Marlin). ``memory``: its share of
-    the GPU's memory by version, the oldest first.
+    ``unpacks``: it has kernels that unpack weights which the GPU has no units for (Marlin). ``runs_as``: the word of
+    `predictor.request.numbers` that it runs a checkpoint's word as on a GPU: the same weights, other activations.
+    ``memory``: its share of the GPU's memory by version, the oldest first.
     ``decode_attention_of``: compute capability -> library whose decode attention comes nearest to what the engine runs
     there. ``given_narrow``: the library in whose tables the products of operands that come in 8 bits or fewer are, on
     NVIDIA's boards, "" for ``kernels``. ``slower``: attention of a pass (`PREFILL`, `DECODE`) over that of the measured
@@ -146,6 +152,7 @@ class Engine:
     kernels_at: str = ""
     kernels_changed: tuple[Release, ...] = ()
     unpacks: bool = True
+    runs_as: Callable[[str, GPUSpec], str] = as_stored
     memory: tuple[MemoryRule, ...] = (WHOLE,)
     decode_attention_of: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     given_narrow: str = ""

@@ -88,6 +88,11 @@ def all_tuned(variant: str, gated: bool, gpu: GPUSpec) -> bool:
     return False
 
 
+def as_measured(variant: str, gated: bool, gathered: bool, gpu: GPUSpec) -> bool:
+    """The measured rows of experts are all of the kernels that the library runs."""
+    return False
+
+
 def apart(gpu: GPUSpec) -> bool:
     """Decodes and prompts of one step in attention calls of their own."""
     return False
@@ -183,14 +188,16 @@ class Library:
     by default;
     ``share_attention``: how its attention kernels share out their work on a GPU. ``unpacks_experts``: experts in
     weight-only schemes run in Marlin; ``expert_kernel``: one of `EXPERT_KERNELS` for another (variant, GPU), but
-    ``generated_experts`` are the variants that run generated kernels where there are any; ``experts``: its Triton
-    experts by version, the oldest first; ``untuned_experts``: whether the measured rows of (variant, with a gate,
-    GPU) are of kernels that an engine tunes before it serves, so that they answer for nobody. ``decodes_by``: the
-    library whose attention kernels its decode steps call on a GPU; ``merges``: its own leave it to another kernel
-    to add up what the parts of a split cache gave; ``joins``: whether decodes beside prompts are in the prompts'
-    call, where a decode's query has a tile of its own. ``chunks_alone``: whether on a GPU the delta rule goes over
-    a prompt in one kernel, an SM for each value head of a sequence. ``channel_blocks``: its causal convolution
-    gives every channel of a prompt a block, which goes over the tokens (else a block has a few of many channels).
+    ``generated_experts`` are the variants that run generated kernels where there are any, ``gathered_experts`` those
+    where tokens of data-parallel attention are gathered (None: the same); ``experts``: its Triton experts by version,
+    the oldest first; ``untuned_experts``: whether the measured rows of (variant, with a gate, GPU) are of kernels that
+    an engine tunes before it serves, so that they answer for nobody; ``other_experts``: whether those of (variant, with
+    a gate, with tokens gathered, GPU) are of kernels that it does not run, with the same end. ``decodes_by``: the
+    library whose attention kernels its decode steps call on a GPU; ``merges``: its own leave it to another kernel to
+    add up what the parts of a split cache gave; ``joins``: whether decodes beside prompts are in the prompts' call,
+    where a decode's query has a tile of its own. ``chunks_alone``: whether on a GPU the delta rule goes over a prompt
+    in one kernel, an SM for each value head of a sequence. ``channel_blocks``: its causal convolution gives every
+    channel of a prompt a block, which goes over the tokens (else a block has a few of many channels).
     ``exchanges``: how it brings tokens to experts on other GPUs, of those that ``sends_tokens``; None: by an
     all_to_all of copies.
     """
@@ -208,8 +215,10 @@ class Library:
     unpacks_experts: bool = True
     expert_kernel: Callable[[str, GPUSpec], str] = triton_everywhere
     generated_experts: tuple[str, ...] = ()
+    gathered_experts: tuple[str, ...] | None = None
     experts: tuple[TritonExperts, ...] = (TritonExperts(),)
     untuned_experts: Callable[[str, bool, GPUSpec], bool] = all_tuned
+    other_experts: Callable[[str, bool, bool, GPUSpec], bool] = as_measured
     decodes_by: Callable[[str, GPUSpec], str] = its_own
     merges: bool = True
     joins: Callable[[GPUSpec], bool] = apart
@@ -228,14 +237,17 @@ class Library:
         """Its own all_reduce, the newest listed; None where it calls NCCL's alone."""
         return self.all_reduces[-1] if self.all_reduces else None
 
-    def moe_kernel(self, variant: str, gpu: GPUSpec) -> str:
+    def moe_kernel(self, variant: str, gpu: GPUSpec, gathered: bool = False) -> str:
         """The kind of kernel that experts of a variant run with on ``gpu``, as its releases of 2026 choose.
+
+        ``gathered``: of tokens of data-parallel attention.
 
         The measured tables name the kernel of every row and agree.
         """
         if gpu.vendor != "nvidia":
             return MARLIN if self.unpacks_experts and variant in MARLIN_SCHEMES else TRITON
-        if runs_generated(gpu) and variant in self.generated_experts:
+        apart = gathered and self.gathered_experts is not None
+        if runs_generated(gpu) and variant in ((self.gathered_experts or ()) if apart else self.generated_experts):
             return GENERATED
         if self.unpacks_experts and variant in MARLIN_SCHEMES:
             return MARLIN

@@ -17,6 +17,7 @@ from predictor.files.extras import require
 from predictor.files.read import inside, read_table_text
 from predictor.files.records import dataclass, replace
 from predictor.files.yaml_reader import read_yaml_file
+from predictor.hardware.gpu import load_gpu
 from predictor.models.built import load_config
 from predictor.ops.roofline import FloatArray
 from predictor.request.options import BURSTS, GAMMA, POISSON
@@ -299,6 +300,9 @@ def _words(row: Mapping[str, Any], model: str | Path, tool: Tool, launcher: Laun
     if not _text(row, "tp") and _whole(row, "num_gpus", 1) > 1:
         raise UnsupportedError(f"tp is empty: nobody says how the {_whole(row, 'num_gpus', 1)} GPUs share the model")
     dtype, execution = _text(row, "dtype"), _execution(row)
+    narrower = launcher.runs_as.get(dtype)
+    if narrower and load_gpu(_text(row, "gpu")).supports("fp4"):  # whose units scale blocks themselves
+        dtype = narrower
     software = _text(row, "software") or _text(row, "version")
     chosen = sampling_of(tool, _text(row, "model"), running(execution, software).vintage())
     return {

@@ -24,7 +24,8 @@ class MoE(Op):
     how tokens fall on experts (`predictor.ops.routing`: "random", "zipf:1", "balanced", "power_law_1.01", ...).
     ``quant`` names the experts' quantization scheme (`predictor.formats.quantization`) where the dtype does not say it
     all. ``dispatched``: an exchange brought this GPU the tokens that pick its experts, and no others; else every GPU
-    of the group has all tokens, and its kernels pass over the rows of the others' experts. ``folds``: its rows are of
+    of the group has all tokens, and its kernels pass over the rows of the others' experts. ``gathered``: the tokens
+    are those of ranks of data-parallel attention. ``folds``: its rows are of
     a part of the sequences, where these are split.
     """
 
@@ -40,6 +41,7 @@ class MoE(Op):
     quant: str = ""
     dispatched: bool = False
     folds: bool = False
+    gathered: bool = False
 
     family: ClassVar[str] = "moe"
     columns: ClassVar[tuple[str, ...]] = (

@@ -100,7 +100,7 @@ def _nodes(node: Node, mesh: Mesh, prompts: bool) -> Iterator[Node]:
         return
     group = mesh.degree("tp") * dp
     sent = dp > 1 and mesh.exchange != ALL_GATHER
-    spread = replace(op, tokens=op.tokens * dp, tp=group // mesh.ep, ep=mesh.ep, dispatched=sent)
+    spread = replace(op, tokens=op.tokens * dp, tp=group // mesh.ep, ep=mesh.ep, dispatched=sent, gathered=dp > 1)
     if dp == 1:
         yield replace(node, op=spread)
         return

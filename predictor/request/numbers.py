@@ -4,6 +4,7 @@ means for each part of a model."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from predictor.engines import Engine, engine, names
@@ -177,21 +178,34 @@ def _formats(means: Meaning, activation: str) -> tuple[Format, Format]:
     return Format(gemm, means.quant), Format(gemm, means.experts)
 
 
-def checkpoint_precision(checkpoint: Checkpoint, gpu: GPUSpec, unpacks: bool = True) -> Precision:
-    """The precision that a checkpoint asks for on ``gpu``.
+def checkpoint_precision(
+    checkpoint: Checkpoint, gpu: GPUSpec, unpacks: bool = True, runs_as: Mapping[str, str] = MappingProxyType({})
+) -> Precision:
+    """The precision that a checkpoint asks for on ``gpu``; ``runs_as``: words for the same weights that replace its.
 
     Where the GPU lacks the units of its weights they are unpacked to 16 bit on the way to the tensor cores, as Marlin
     does it, which a note says; UnsupportedError where the engine does not (``unpacks``) or no kernel is known.
     """
     taken: dict[str, str] = {}
+    notes: list[str] = []
     for word in checkpoint.words:
         lacking = _lacking(word, gpu)
+        recast = runs_as.get(word, word)
+        if recast != word and not _lacking(recast, gpu):
+            taken[word] = recast
+            notes.append(f"weights in the checkpoint's {word} run with activations in {_MEANINGS[recast].gemm}")
+            continue
         taken[word] = _WEIGHT_ONLY.get(word, word) if lacking and unpacks and _runs_marlin(gpu) else word
         if lacking and (taken[word] == word or _lacking(taken[word], gpu)):
             has = [name for name in SUPPORTED if not _lacking(name, gpu)]
             raise UnsupportedError(
                 f"the checkpoint's {word} ({checkpoint.method}): {gpu.id} has no {lacking} peak; it has"
                 f" {', '.join(has)}; --dtype overrides the checkpoint"
+            )
+        if taken[word] != word:
+            notes.append(
+                f"{gpu.id} does not compute in the checkpoint's {word}: weights stay in {word}, products run in"
+                f" {_sixteen_bit(gpu)}"
             )
     activation = _sixteen_bit(gpu)
 
@@ -205,11 +219,6 @@ def checkpoint_precision(checkpoint: Checkpoint, gpu: GPUSpec, unpacks: bool = T
         Format(activation), as_format(checkpoint.scheme), named(checkpoint.own),
         tuple((layer, named(words)) for layer, words in checkpoint.layers),
     )  # fmt: skip
-    notes = tuple(
-        f"{gpu.id} does not compute in the checkpoint's {word}: weights stay in {word}, products run in {activation}"
-        for word, instead in taken.items()
-        if instead != word
-    )
     return Precision("+".join(dict.fromkeys(taken.values())), formats.linear.dtype, activation, activation, formats,
                      (*notes, *checkpoint.notes))  # fmt: skip
 
@@ -311,7 +320,11 @@ def numbers_of(
             raise UnsupportedError(f"--dtype {dtype} is for inference: training runs in {', '.join(TRAINABLE)}")
         if checkpoint.trouble:
             raise UnsupportedError(f"{checkpoint.trouble}; --dtype overrides the checkpoint")
-        return checkpoint_precision(checkpoint, gpu, unpacks=engine.unpacks), CHECKPOINT
+        runs_as = {word: engine.runs_as(word, gpu) for word in checkpoint.words}
+        return checkpoint_precision(checkpoint, gpu, engine.unpacks, runs_as), CHECKPOINT
+    if checkpoint is not None and dtype is not None and not training and _same_weights(checkpoint, dtype):
+        _meaning(dtype, gpu)  # which refuses it without the units
+        return checkpoint_precision(checkpoint, gpu, engine.unpacks, dict.fromkeys(checkpoint.words, dtype)), ASKED
     if dtype == FP8 and engine.fp8 is not None and not training:
         numbers = _eight_bit(engine.fp8, engine, gpu, published)
     else:
@@ -349,6 +362,14 @@ def _eight_bit(rule: EightBit, engine: Engine, gpu: GPUSpec, published: str) -> 
     experts = _formats(_MEANINGS[rule.experts], numbers.activation)[0]
     formats = Formats(numbers.formats.high, numbers.formats.linear, (("experts", experts),))
     return replace(numbers, formats=formats, recipe=f"{of}: {rule.said}", kv_named=rule.kv)
+
+
+def _same_weights(checkpoint: Checkpoint, dtype: str) -> bool:
+    """Whether ``dtype`` is the checkpoint's one word with narrower activations, on units that scale blocks: its layers
+    stay what they are."""
+    means = _MEANINGS.get(dtype)
+    narrow = means is not None and means.also == _MICROSCALING and not checkpoint.trouble
+    return narrow and checkpoint.words == (_WEIGHT_ONLY.get(dtype),)
 
 
 def _check_base(word: str, training: bool, adapters: bool, runs: Engine) -> None:

@@ -158,3 +158,11 @@ def test_drafts_of_a_row_are_guessed(path: Path) -> None:
 def test_a_file_without_traffic_is_refused(path: Path) -> None:
     with pytest.raises(SpecError, match="expected measured services with a concurrency or a rate"):
         cases_of(path, PLAIN | {"isl": 64, "osl": 8})
+
+
+def test_a_recipe_narrows_activations_where_the_board_multiplies_them(path: Path) -> None:
+    """InferenceX's recipe of gpt-oss under vLLM asks for mxfp8 on Blackwell; rows of other origins do not."""
+    row = PLAIN | {"dtype": "mxfp4", "concurrency": 4, "isl": 64, "osl": 64, "origin": "inferencemax_dump"}
+    boards = [row | {"gpu": gpu} for gpu in ("b200-sxm", "h200-sxm")]
+    cases = cases_of(path, *boards, boards[0] | {"origin": "aiconfigurator"}, boards[0] | {"execution": "sglang"})
+    assert [case.words["dtype"] for case in cases] == ["mxfp4_mxfp8", "mxfp4", "mxfp4", "mxfp4"]

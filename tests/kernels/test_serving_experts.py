@@ -222,3 +222,21 @@ def test_fp8_experts_of_the_shipped_set_take_no_longer_than_bf16(framework: str)
             }
             narrow, wide = (latency(estimator, "moe", list(ops[d]), load_gpu(name), framework) for d in ("fp8", "bf16"))
             assert (narrow <= 1.1 * wide).all(), (name, hidden, width, narrow / wide)
+
+
+def test_experts_of_trtllm_on_blackwell_are_generated_but_behind_data_parallel_attention() -> None:
+    """By hand from the tables of power_law_1.2 on B200, tp 8, 8 tokens, us: DeepGEMM's fp8 170 and SGLang's generated
+    73; CUTLASS's nvfp4 113 and generated 45. Gathered tokens stay with TensorRT-LLM's own rows."""
+    estimator, gpu = load_estimator(default_artifacts() / "moe"), load_gpu("b200-sxm")
+
+    def us(dtype: str, quant: str, framework: str, gathered: bool = False) -> float:
+        op = MoE(dtype, 8, 7168, 2048, 256, 8, True, 8, 1, "power_law_1.2", quant, gathered=gathered)
+        return float(latency(estimator, "moe", [op], gpu, framework)[0]) * 1e6
+
+    for dtype, quant, generated, own in (("fp8", "fp8_block", 73.0, 170.0), ("nvfp4", "", 45.0, 113.0)):
+        assert us(dtype, quant, "trtllm") == pytest.approx(generated, rel=0.15)
+        assert us(dtype, quant, "trtllm", gathered=True) == pytest.approx(own, rel=0.15)
+        assert us(dtype, quant, "sglang", gathered=True) == us(dtype, quant, "sglang")
+    trtllm = library("trtllm")
+    assert trtllm.moe_kernel("w4a8_mxfp4_mxfp8", gpu, gathered=True) == "generated"
+    assert trtllm.moe_kernel("fp8_block", load_gpu("h200-sxm")) == trtllm.moe_kernel("nvfp4", gpu, True) == "cutlass"

@@ -398,6 +398,24 @@ def test_a_gpu_without_the_units_unpacks_the_weights_or_says_so() -> None:
             predict(quantized("llama-3.1-8b", quant_algo=algo), gpu, **served)
 
 
+def test_mxfp4_weights_have_the_activations_that_engine_and_board_choose() -> None:
+    """TensorRT-LLM quantizes them on compute capability 10, vLLM where the word asks for it; other layers stay."""
+    model = quantized("qwen3-30b-a3b", quant_method="mxfp4")
+
+    def run(gpu: str, execution: str, dtype: str | None = None) -> Prediction:
+        return predict(model, gpu, **{**SERVED, "execution": execution}, dtype=dtype)
+
+    narrow = run("b200", "tensorrt_llm")
+    assert narrow.workload.dtype == "mxfp4_mxfp8"
+    assert "weights in the checkpoint's mxfp4 run with activations in mxfp8" in narrow.notes
+    assert narrow.workload.dtype == run("b200", "vllm", "mxfp4_mxfp8").workload.dtype
+    assert run("h200", "tensorrt_llm").workload.dtype == run("b200", "vllm").workload.dtype == "mxfp4"
+    wide = run("b200", "vllm")
+    assert run("b200", "vllm", "mxfp4_mxfp8").memory.weights == narrow.memory.weights == wide.memory.weights
+    with pytest.raises(UnsupportedError, match="has no fp4 peak"):
+        run("h200", "vllm", "mxfp4_mxfp8")
+
+
 def test_dtype_overrides_the_checkpoint_with_a_note() -> None:
     fp8 = quantized("llama-3.1-8b", quant_method="fp8")
     answer, plain = predict(fp8, "h100", dtype="bf16", **SERVED), predict("llama-3.1-8b", "h100", **SERVED)

@@ -22,11 +22,14 @@ CHOSEN = {"Qwen/Qwen3-32B": "top-k+top-p"}
 @dataclass(frozen=True, slots=True)
 class Launcher:
     """How a tool starts an engine: a step has ``room`` tokens beyond a prompt and a token of each client (None: the
-    engine's default); ``captures``: every batch up to the clients has a graph of its own; ``fraction`` of memory."""
+    engine's default); ``captures``: every batch up to the clients has a graph of its own; ``fraction`` of memory;
+    ``runs_as``: words of `predictor.request.numbers` for the same weights with narrower activations, on GPUs that
+    multiply both."""
 
     room: int | None = None
     captures: bool = False
     fraction: float | None = None
+    runs_as: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,8 @@ _INFERENCEMAX = Tool(
     "InferenceMAX's recipes: `vllm bench serve` with 10 rounds, temperature 0 (recalled; docs/how-to/serving.md shows "
     "that the rows have 10 rounds); lengths from 80 % on: README.md of the data's ground_truth", rounds=10,
     least=0.8,
+    # VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1: InferenceX@843c6254 deprecated/gptoss_fp4_b200.sh
+    launchers={"vllm": Launcher(runs_as={"mxfp4": "mxfp4_mxfp8"})},
 )  # fmt: skip
 _UNKNOWN = Tool("nobody says: as InferenceMAX's, with lengths as they are named", rounds=10)
 _TOOLS = {"aiconfigurator": _AICONFIGURATOR, "inferencemax_dump": _INFERENCEMAX}

@@ -73,6 +73,26 @@ def expert_kernel(variant: str, gpu: GPUSpec) -> str:
     return TRITON if variant == "fp8_block" and runs_mma(gpu) else CUTLASS
 
 
+#: Variants of experts that its TRTLLM backend takes on compute capability 10, and those that it takes where attention
+#: is data-parallel. AUTO takes it for gpt-oss (_torch/model_config.py, resolve_moe_backend); for fp8 in blocks there
+#: are TRTLLM and DEEPGEMM alone (fused_moe/MOE_DEVELOPER_GUIDE.md@04c2347b). For DeepSeek the published recipes take
+#: TRTLLM, but for nvfp4 with data-parallel attention CUTLASS (InferenceX@843c6254, dsr1_fp{4,8}_b200_trt.sh), and
+#: NVIDIA's deployment guide DEEPGEMM for fp8 there (recalled, unverified). AUTO alone would run nvfp4 in CUTLASS.
+GENERATED_EXPERTS, GATHERED_EXPERTS = ("fp8_block", "nvfp4", "w4a8_mxfp4_mxfp8"), ("w4a8_mxfp4_mxfp8",)
+
+
+def other_experts(variant: str, gated: bool, gathered: bool, gpu: GPUSpec) -> bool:
+    """The table of 1.3.0rc20 has DeepGEMM's kernels for fp8 in blocks and CUTLASS's for nvfp4 on compute capability 10,
+    which are those that run with data-parallel attention."""
+    return runs_generated(gpu) and gated and not gathered and variant in ("fp8_block", "nvfp4")
+
+
+def runs_as(word: str, gpu: GPUSpec) -> str:
+    """Weights in mxfp4 have activations in mxfp8 from compute capability 10.0 on (_torch/model_config.py,
+    get_mxfp4_quant_algo: W4A8_MXFP4_MXFP8), in 16 bit before."""
+    return "mxfp4_mxfp8" if word == "mxfp4" and float(gpu.compute_capability or 0.0) >= 10.0 else word
+
+
 #: One shot always, as far as its kernels go: its choice is a measured table (customAllReduceUtils.h), which nobody read
 #: whole; chosen by looking at H100's and B200's rows, which grow with the bytes of one shot up to 1 MiB on 8 GPUs.
 ONE_SHOT = ((8, math.inf),)
@@ -84,6 +104,7 @@ ALL_REDUCES = (AllReduce(8 * 2**20, over_ranks=True, pushes=True, linked_from=2,
 TRTLLM = Library(
     "trtllm", code=0, turn=1, norms=("rms", "layer"), all_reduces=ALL_REDUCES,
     share_attention=share_attention, unpacks_experts=False, expert_kernel=expert_kernel,
+    generated_experts=GENERATED_EXPERTS, gathered_experts=GATHERED_EXPERTS, other_experts=other_experts,
     merges=False, channel_blocks=True, quantizes=("scale", "cast"),
 )  # fmt: skip
 
@@ -113,7 +134,8 @@ LIBRARIES = (TRTLLM,)
 ENGINES = (
     Engine(
         "tensorrt_llm", "trtllm", CALLS, CAPTURED, serves=True,
-        rotates=True, fp8_cache=True, unpacks=False, memory=MEMORY, called=("trtllm", "tensorrt-llm"), samples=True,
+        rotates=True, fp8_cache=True, unpacks=False, runs_as=runs_as, memory=MEMORY,
+        called=("trtllm", "tensorrt-llm"), samples=True,
         vintages=later("tensorrt_llm.releases", "VINTAGES"),
         batching=batching, boards=BOARDS, fp8=FP8,
     ),

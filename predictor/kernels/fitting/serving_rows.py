@@ -243,7 +243,7 @@ def moe_by_kernel(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Variant
         for part in moe_parts(frame[(kernels == known) & (ages == behind) & alike], gpus):
             framework, name = part.path.split("|")
             library = engines.library(framework)
-            kernel = known or library.moe_kernel(name, gpus[part.gpu])
+            kernel = known or library.moe_kernel(name, gpus[part.gpu], gathered=True)
             tiling = library.moe_tiling(kernel, name, library.experts[-1 - behind].version)
             yield replace(part, path=f"{kernel}|{name}", shapes=replace(part.shapes, tiling=tiling))
 

@@ -53,12 +53,14 @@ _WIDE, _MATRICES = "bf16", _LAYER.index("matrices")
 
 
 class _Kernels(NamedTuple):
-    """Whose kernels run some layers, in which numbers, and whether the layers' experts have a gate."""
+    """Whose kernels run some layers, in which numbers, whether the layers' experts have a gate, and whether their
+    tokens are gathered from data-parallel attention."""
 
     library: str
     dtype: str
     quant: str
     gated: bool
+    gathered: bool
 
     @property
     def variant(self) -> str:
@@ -103,16 +105,17 @@ class ServingMoE(ServingEstimator):
         sizes = np.stack([batch.columns[name] for name in _LAYER], axis=1).tolist()
         tokens = batch.columns["tokens"].copy()
         for dtype, quant, rows in by_variant(batch):
-            layers: dict[bool, dict[Layer, list[int]]] = {}
+            layers: dict[tuple[bool, bool], dict[Layer, list[int]]] = {}
             for i in rows.tolist():
                 op = batch.ops[i]
                 if isinstance(op, MoE) and op.dispatched:
                     op = op.received()
                     sizes[i], tokens[i] = [float(getattr(op, name)) for name in _LAYER], op.tokens
-                alike = layers.setdefault(sizes[i][_MATRICES] == 3.0, {})
+                kind = sizes[i][_MATRICES] == 3.0, getattr(op, "gathered", False)
+                alike = layers.setdefault(kind, {})
                 alike.setdefault((*sizes[i], getattr(op, "distribution", "")), []).append(i)
-            for gated, group in layers.items():
-                curves = self._curves_of(tuple(group), gpu, _Kernels(batch.kernels, dtype, quant, gated))
+            for kind, group in layers.items():
+                curves = self._curves_of(tuple(group), gpu, _Kernels(batch.kernels, dtype, quant, *kind))
                 for layer, members in group.items():
                     seconds[members] = between(curves[layer], tokens[members])
         return seconds
@@ -163,7 +166,7 @@ class ServingMoE(ServingEstimator):
         Where several answer, the fastest does: an engine that times its kernels takes that.
         """
         library = engines.library(run.library)
-        kernel = library.moe_kernel(run.variant, gpu)
+        kernel = library.moe_kernel(run.variant, gpu, run.gathered)
         shapes = _at_knots(layers, weight_bytes(run.dtype, run.quant), library.moe_tiling(kernel, run.variant))
         answers = [
             self._as_measured(known, like, shapes, answered, kernel, gpu, run)
@@ -198,8 +201,8 @@ class ServingMoE(ServingEstimator):
 
         Marlin's are of another core: stripes of work, at the rate of mma.sync on every board. A library without rows of
         a narrow variant takes those of the same kind of kernel first, be they of another library or of the nearest
-        variant. Rows of kernels that an engine would have tuned answer for nobody; in place of its own, a library takes
-        those of its nearest variant, too.
+        variant. Rows of kernels that an engine would have tuned, or does not run, answer for nobody; in place of those
+        that it would have tuned, a library takes those of its nearest variant, too.
         """
         known = engines.answering(run.library)
         libraries = (known, *(each for each in engines.measured() if each is not known))
@@ -209,6 +212,7 @@ class ServingMoE(ServingEstimator):
             for library in libraries
             if (library.moe_kernel(like, gpu) == MARLIN) == (kernel == MARLIN)
             and not library.untuned_experts(like, run.gated, gpu)
+            and not library.other_experts(like, run.gated, run.gathered, gpu)
             and self._corrections.measures(gpu, library.name, like)
         ]
         if not measured:
@@ -218,7 +222,7 @@ class ServingMoE(ServingEstimator):
         alike = [
             (library, like)
             for library, like in measured
-            if library.moe_kernel(like, gpu) == kernel and (like == run.variant or like != _WIDE)
+            if library.moe_kernel(like, gpu, run.gathered) == kernel and (like == run.variant or like != _WIDE)
         ]
         first = alike[0] if alike else measured[0]
         nearest = next(((library, like) for library, like in measured if library is known and like != _WIDE), first)
