@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
     prefixes = None if arguments.prefix_cache is None else arguments.prefix_cache == ON
     options = Options(
         arguments.max_num_seqs, arguments.max_num_batched_tokens, prefixes, arguments.drafts,
-        acceptance, arguments.replicas,
+        acceptance, arguments.replicas, receive_every=arguments.receive_every,
     )  # fmt: skip
     with UnderWay(f"simulating {len(traffic):,} requests", arguments):
         serve_at = _serving(arguments, traffic, options)

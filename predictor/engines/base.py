@@ -123,6 +123,7 @@ class Engine:
     gives logits chooses its tokens on the GPU. ``vintages``: gives its releases, the oldest
     first (`later`, so that nobody who asks for no engine reads one). ``batching``: gives the class of the scheduler
     that has such numbers (`predictor.engines.scheduling`); None where it serves no requests that arrive one by one.
+    ``receives_apart``: its scheduler can be told to look for requests after several decode steps.
     ``boards``: those that it runs on; empty for all. ``decoders_alone``: it has no model of an encoder-decoder of text;
     what its kernels would take is forecast all the same, and the answer says so. ``fp8``: what it runs where fp8 is all
     that is asked for; None where nobody read it. ``classes``: of this release, as
@@ -161,6 +162,7 @@ class Engine:
     samples: bool = False
     vintages: Callable[[], tuple[Vintage, ...]] = tuple
     batching: Callable[[Scheduler], type[Batching]] | None = None
+    receives_apart: bool = False
     boards: tuple[Boards, ...] = ()
     decoders_alone: bool = False
     fp8: EightBit | None = None

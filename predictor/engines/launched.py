@@ -278,6 +278,8 @@ def _laid_out(
             load[word] = str(max(1, int(count) // whole))
         elif count:
             untold.append(f"{word} {count}")
+    if "receive_every" in said:
+        load["receive_every"] = str(_degree(program, said, "receive_every"))
     if "no_prefix" in said:
         load["prefix_cache"] = "off"
     elif "prefix" in said:

@@ -79,6 +79,11 @@ class Reserve:
         return self.first + (self.last - self.first) * gone
 
 
+#: Decode steps that a step with prompts counts for before requests are looked for. Source: SGLang 0.5.9
+#: managers/scheduler_recv_skipper.py, environ.py:232, the one engine that counts.
+PROMPTS_COUNT = 1000
+
+
 @dataclass(frozen=True, slots=True)
 class Scheduler:
     """How the batch of a step is put together, in numbers.
@@ -88,7 +93,8 @@ class Scheduler:
     sequences of a step; ``prefill_tokens``: most tokens of the prompts of a step; ``padding``: None where prompts are
     packed; where each counts as long as the longest, the most tokens that may be padding. ``preemption`` is one of
     `PREEMPTIONS`; ``watermark``: share of the cache's pages that admission keeps free; ``whole_prompt``: a prompt is
-    admitted where all of it fits into the free pages, not its next chunk alone.
+    admitted where all of it fits into the free pages, not its next chunk alone. ``receive_every``: decode steps after
+    which it looks for requests that have come; a step with prompts counts as `PROMPTS_COUNT` of them.
     """
 
     order: str
@@ -103,6 +109,7 @@ class Scheduler:
     watermark: float = 0.0
     reserve: Reserve = Reserve()
     whole_prompt: bool = False
+    receive_every: int = 1
     unverified: str = ""
 
 

@@ -266,7 +266,16 @@ def _options(row: Mapping[str, Any], launcher: Launcher, traffic: Traffic) -> Op
     return Options(
         sequences, tokens, _flag(row, "prefix_caching"), drafts, acceptance, _whole(row, "decode_workers", 1),
         captured=clients if launcher.captures and clients else None, chunked_prefill=chunks,
+        receive_every=_receives(row, launcher, clients),
     )  # fmt: skip
+
+
+def _receives(row: Mapping[str, Any], launcher: Launcher, clients: int) -> int:
+    """Decode steps after which the row's scheduler looks for requests: of servers that read prompts and decode, and
+    share no attention among ranks of data."""
+    if _text(row, "prefill_workers") or _whole(row, "dp", 1) > 1 or not clients:
+        return 1
+    return launcher.receives(_text(row, "model"), load_gpu(_text(row, "gpu")), clients)
 
 
 def _flag(row: Mapping[str, Any], key: str) -> bool | None:

@@ -523,6 +523,9 @@ SIMULATIONS: dict[str, Option] = _named(
         ENGINE, "tokens of a step at most", usual="the engine's", unit="N", least=1)),
     Option("prefix_cache", "str | None", None, Row(
         ENGINE, "whether prompts share pages: {choices}", usual="the engine's", choices=(ON, OFF), unit="on|off")),
+    Option("receive_every", "int", 1, Row(
+        ENGINE, "look for new requests after N decode steps (SGLang's --scheduler-recv-interval)", usual="1", unit="N",
+        least=1, most=10**6)),
     *(OPTIONS[name].with_row(modes=()) for name in ("drafts", "acceptance", "draft_model")),
     Option("replicas", "int", 1, Row(
         GPUS, "servers alike that share the requests", unit="N", least=1, most=MOST_SERVERS)),

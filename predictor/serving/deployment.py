@@ -25,7 +25,7 @@ class Options:
     or, above 1, the tokens that a step gives;
     ``replicas``: servers alike that share the traffic; ``captured``: decode batches of 1 to so many are captured, each
     in a graph of its own; ``online``: behind a server, not called from Python; ``chunked_prefill``: a prompt may take
-    several steps.
+    several steps; ``receive_every``: decode steps after which the scheduler looks for requests that have come.
     """
 
     max_num_seqs: int | None = None
@@ -37,9 +37,10 @@ class Options:
     captured: int | None = None
     online: bool = True
     chunked_prefill: bool | None = None
+    receive_every: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_num_batched_tokens", "drafts", "replicas"):
+        for name in ("max_num_seqs", "max_num_batched_tokens", "drafts", "replicas", "receive_every"):
             value = getattr(self, name)
             if value is not None:
                 SIMULATIONS[name].check(value)
@@ -118,6 +119,12 @@ def _roomier(run: Run, options: Options, longest: int) -> str:
 def _deployed(run: Run, options: Options, longest: int) -> Deployment:
     engine, work = run.work.engine, run.work
     release = engine.vintage()
+    if options.receive_every > 1 and not (engine.receives_apart and work.parallelism.dp == 1):
+        raise UnsupportedError(
+            f"--receive-every {options.receive_every}: {engine.name}"
+            f"{' with data-parallel attention' if engine.receives_apart else ''} looks for requests in every step;"
+            " expected 1"
+        )
     if engine.batching is None or release is None or release.scheduler is None:
         raise UnsupportedError(f"--execution {engine.name} serves no requests; expected vllm, sglang or tensorrt_llm")
     check_serves(run.config)
@@ -172,7 +179,10 @@ def _limited(rules: Scheduler, options: Options) -> Scheduler:
     chunks = rules.chunks if options.chunked_prefill is None else options.chunked_prefill
     if chunks and not rules.chunks and not rules.mixes:
         raise UnsupportedError("chunked prefill: the scheduler of this release runs whole prompts in separate steps")
-    return replace(rules, tokens=tokens, sequences=sequences, prefill_tokens=prompts, chunks=chunks)
+    return replace(
+        rules, tokens=tokens, sequences=sequences, prefill_tokens=prompts, chunks=chunks,
+        receive_every=options.receive_every,
+    )  # fmt: skip
 
 
 def _memory(run: Run, budget: int, longest: int, drafts: bool) -> tuple[Memory, float]:

@@ -21,6 +21,7 @@ import numpy as np
 
 from predictor.engines import scheduling
 from predictor.engines.scheduling import Batching, StepBatch
+from predictor.engines.vintage import PROMPTS_COUNT
 from predictor.files.records import dataclass
 from predictor.ops.roofline import FloatArray
 from predictor.serving.costs import StepCosts
@@ -91,7 +92,7 @@ class Server:
     """One engine: its ``ranks``, so many ``lanes`` of a pipeline after each other, ``costs`` of its steps.
 
     ``ahead``: it schedules a step ahead; ``tokens_a_step``: what a decode step gives a sequence on average. ``done`` is
-    told of every request that ends.
+    told of every request that ends. ``unread``: decode steps since it last looked for requests.
     """
 
     ranks: Sequence[ServerRank]
@@ -105,6 +106,7 @@ class Server:
     before: float = -math.inf
     steps: int = 0
     busy_s: float = 0.0
+    unread: int = PROMPTS_COUNT
     moments: list[Moment] = field(default_factory=list)
 
     @property
@@ -132,6 +134,10 @@ class Server:
         """Take one step, or several of decodes alone that all begin before ``until_s``."""
         resting = not any(rank.batching.waiting or rank.batching.running for rank in self.ranks)
         seen = self.now if resting or not self.ahead else self.before
+        if not resting and self.unread < self._receive_every:
+            seen = -math.inf
+        else:
+            self.unread = 0
         batches = [self._batch(rank, seen) for rank in self.ranks]
         if any(batch.chunks for batch in batches):
             self._mixed(batches)
@@ -139,6 +145,10 @@ class Server:
             self._decodes(until_s)
         else:
             self._wait()
+
+    @property
+    def _receive_every(self) -> int:
+        return self.ranks[0].batching.rules.receive_every
 
     def _batch(self, rank: ServerRank, seen_s: float) -> StepBatch:
         batching, inbox = rank.batching, rank.inbox
@@ -179,6 +189,7 @@ class Server:
         seconds = max(through for through, _ in steps)
         for first in range(0, len(steps), self.lanes) if self.lanes > 1 else ():
             seconds = max(seconds, sum(held for _, held in steps[first : first + self.lanes]))
+        self.unread += PROMPTS_COUNT
         self._passed(seconds, 1, sum(n for _, n, *_ in work), sum(read))
         self._tick(1, [bool(n) for _, n, *_ in work])
         for rank, batch in zip(self.ranks, batches, strict=True):
@@ -207,8 +218,14 @@ class Server:
             steps = min(most, FIRST * steps)
         count = max(1, int(begins.searchsorted(until_s)))
         decoding = sum(len(each.decoding) for each in running)
+        self._unread(count)
         self._passed(float(np.add.reduce(seconds[:count])), count, decoding, 0, float(begins[count - 1]))
         self._tick(count, [True] * len(self.ranks))
+
+    def _unread(self, steps: int) -> None:
+        """So many decode steps later; whenever it looked in between, nobody had come."""
+        every = self._receive_every
+        self.unread = (self.unread + steps - 1) % every + 1
 
     def _few(self, batching: Batching, most: int, until_s: float) -> bool:
         """At most `FIRST` steps, each by itself: arrays cost more than so few. Whether ``until_s`` came in them."""
@@ -217,12 +234,14 @@ class Server:
             seconds = self.costs.decode_step(n, context + n * self._ticks_in(count))
             begins = self.now + (total + seconds) - seconds
             if count and begins >= until_s:
+                self._unread(count)
                 self._passed(total, count, n, 0, last)
                 self._tick(count, [True])
                 return True
             if count == FIRST:
                 return False
             total, last = total + seconds, begins
+        self._unread(most)
         self._passed(total, most, n, 0, last)
         self._tick(most, [True])
         return True
@@ -258,10 +277,12 @@ class Server:
 
     def _lasting_of(self, running: Sequence[Batching]) -> int:
         """Decode steps up to the next event of any rank."""
+        most = AT_ONCE
         for rank in self.ranks:
             if rank.inbox:
-                return 1
-        most = AT_ONCE
+                most = max(1, self._receive_every - self.unread)
+                if most == 1:
+                    return 1
         for each in running:
             most = min(most, self._lasting(each, most))
             if most == 1:

@@ -209,8 +209,9 @@ def through(
 
 
 def _only(pool: ServerPool) -> Batching | None:
-    """The scheduler of a pool that has one, of a server without drafts."""
-    if len(pool.schedulers) > 1 or len(pool.schedulers[0]) > 1 or pool.deployment.options.drafts:
+    """The scheduler of a pool that has one, of a server without drafts, which looks for requests in every step."""
+    options = pool.deployment.options
+    if len(pool.schedulers) > 1 or len(pool.schedulers[0]) > 1 or options.drafts or options.receive_every > 1:
         return None
     return pool.schedulers[0][0]
 

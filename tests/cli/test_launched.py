@@ -61,6 +61,8 @@ def test_limits_of_a_server_are_of_one_rank() -> None:
     assert launched("vllm serve M -dp 4 --max-num-seqs 512", {}).load == {"max_num_seqs": "512"}
     replicas = launched("python -m sglang.launch_server --model M --tp 2 --dp 4", {})
     assert replicas.load == {"replicas": "4"} and "dp" not in replicas.words and replicas.remarks
+    every = launched("python -m sglang.launch_server --model M --scheduler-recv-interval 30", {})
+    assert every.load == {"receive_every": "30"} and not every.untold
 
 
 def test_a_file_of_options(tmp_path: Path) -> None:

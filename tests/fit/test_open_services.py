@@ -166,3 +166,12 @@ def test_a_recipe_narrows_activations_where_the_board_multiplies_them(path: Path
     boards = [row | {"gpu": gpu} for gpu in ("b200-sxm", "h200-sxm")]
     cases = cases_of(path, *boards, boards[0] | {"origin": "aiconfigurator"}, boards[0] | {"execution": "sglang"})
     assert [case.words["dtype"] for case in cases] == ["mxfp4_mxfp8", "mxfp4", "mxfp4", "mxfp4"]
+
+
+def test_a_recipe_has_the_scheduler_look_for_requests_now_and_then(path: Path) -> None:
+    """--scheduler-recv-interval of InferenceX's recipes: 30 from 16 clients on, 10 below, on Blackwell alone."""
+    row = PLAIN | {"execution": "sglang", "model": "deepseek-ai/DeepSeek-R1-0528", "gpu": "b200-sxm", "tp": 8,
+                   "num_gpus": 8, "concurrency": 16, "isl": 64, "osl": 64, "origin": "inferencex"}  # fmt: skip
+    rows = [row, row | {"concurrency": 8}, row | {"gpu": "h200-sxm"}, row | {"tp": 1, "dp": 8}, row | {"origin": ""}]
+    cases = cases_of(path, *rows, row | {"model": "Qwen/Qwen3.5-397B-A17B", "concurrency": 8})
+    assert [case.options.receive_every for case in cases] == [30, 10, 1, 1, 1, 30]

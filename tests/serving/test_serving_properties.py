@@ -322,3 +322,25 @@ def test_a_scheduler_is_asked_where_pages_run_out(execution: str, software: str)
     batching.tick(1)
     assert not batching.settled
     assert len(batching.batch().preempted) == 1
+
+
+def test_requests_wait_until_the_scheduler_looks_for_them() -> None:
+    """One request decodes all the time; others come between its steps, and wait half of the steps on average, not one
+    step more than all. A step with prompts counts as a thousand, so that the next one looks again."""
+    run, every = run_of("sglang"), 30
+    arrival = np.concatenate([[0.0], np.linspace(3.0, 60.0, 40)])
+    outputs = np.array([3000, *[1] * 40])
+    traffic = Traffic(arrival, np.full(41, 16), outputs, np.zeros(41, dtype=np.int64))
+    plain, skipping = (serve(run, traffic, Options(receive_every=n)) for n in (1, every))
+    tpot = float(plain.tpot_s[0])
+    later = (skipping.ttft_s - plain.ttft_s)[1:]
+    assert later.mean() == pytest.approx(every / 2 * tpot, rel=0.15)
+    assert later.min() >= -1.01 * tpot and later.max() <= (every + 1) * tpot
+    assert plain.ttft_s[0] == skipping.ttft_s[0]  # an idle server looks at once
+    np.testing.assert_array_equal(serve(run, traffic).last_s, plain.last_s)
+
+
+def test_a_scheduler_that_looks_in_every_step_is_told_nothing_else() -> None:
+    for words, why in ((("vllm", ""), "vllm looks"), (("tensorrt_llm", ""), "tensorrt_llm looks")):
+        with pytest.raises(RequestError, match=why):
+            serve(run_of(*words), traffic_of(2, 1.0), Options(receive_every=10))

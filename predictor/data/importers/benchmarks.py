@@ -6,17 +6,36 @@ the time of the row's engine.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from types import MappingProxyType
 
 from predictor.engines.base import GREEDY, RANDOM
+from predictor.engines.library import runs_generated
 from predictor.engines.vintage import CHECKPOINT, Vintage
 from predictor.files.records import dataclass
+from predictor.hardware.gpu import GPUSpec
 
 #: How a checkpoint's generation_config.json has its tokens chosen, where that is not at random by the temperature
 #: alone. Source: the model card of Qwen3-32B (temperature 0.6, top-p 0.95, top-k 20; recalled, unverified here).
 CHOSEN = {"Qwen/Qwen3-32B": "top-k+top-p"}
+
+
+def in_every_step(model: str, gpu: GPUSpec, clients: int) -> int:
+    """An engine's default."""
+    return 1
+
+
+def _inferencemax_receives(model: str, gpu: GPUSpec, clients: int) -> int:
+    """--scheduler-recv-interval of InferenceX@843c6254, dsr1_*_b200.sh (30 from 16 clients on, 10 below) and
+    qwen3.5_*.sh (30 above 4): its recipes for compute capability 10 alone have it."""
+    if not runs_generated(gpu):
+        return 1
+    if "deepseek-r1" in model.lower():
+        return 30 if clients >= 16 else 10
+    if "qwen3.5" in model.lower():
+        return 30 if clients > 4 else 10
+    return 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +43,13 @@ class Launcher:
     """How a tool starts an engine: a step has ``room`` tokens beyond a prompt and a token of each client (None: the
     engine's default); ``captures``: every batch up to the clients has a graph of its own; ``fraction`` of memory;
     ``runs_as``: words of `predictor.request.numbers` for the same weights with narrower activations, on GPUs that
-    multiply both."""
+    multiply both; ``receives``: decode steps after which the scheduler looks for requests, of (model, GPU, clients)."""
 
     room: int | None = None
     captures: bool = False
     fraction: float | None = None
     runs_as: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    receives: Callable[[str, GPUSpec, int], int] = in_every_step
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +81,13 @@ _INFERENCEMAX = Tool(
     "that the rows have 10 rounds); lengths from 80 % on: README.md of the data's ground_truth", rounds=10,
     least=0.8,
     # VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1: InferenceX@843c6254 deprecated/gptoss_fp4_b200.sh
-    launchers={"vllm": Launcher(runs_as={"mxfp4": "mxfp4_mxfp8"})},
+    launchers={
+        "vllm": Launcher(runs_as={"mxfp4": "mxfp4_mxfp8"}),
+        "sglang": Launcher(receives=_inferencemax_receives),
+    },
 )  # fmt: skip
 _UNKNOWN = Tool("nobody says: as InferenceMAX's, with lengths as they are named", rounds=10)
-_TOOLS = {"aiconfigurator": _AICONFIGURATOR, "inferencemax_dump": _INFERENCEMAX}
+_TOOLS = {"aiconfigurator": _AICONFIGURATOR, "inferencemax_dump": _INFERENCEMAX, "inferencex": _INFERENCEMAX}
 
 
 def tool_of(origin: str) -> Tool:

@@ -116,6 +116,7 @@ ENGINES = (
         "sglang", "sglang", LAUNCHES, CAPTURED, serves=True, fp8_cache=True, memory=MEMORY,
         decode_attention_of={"8.0": "vllm"}, samples=True, vintages=later("sglang.releases", "VINTAGES"),
         batching=batching, kernels_changed=ALL_REDUCES, boards=BOARDS, fp8=FP8,
+        receives_apart=True,  # source: --scheduler-recv-interval, 0.5.9 managers/scheduler_recv_skipper.py
         decoders_alone=True,  # source: docs/supported_models of 0.5 (unverified): generative models are decoders
     ),
 )  # fmt: skip
