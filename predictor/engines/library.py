@@ -78,6 +78,11 @@ def its_own(library: str, gpu: GPUSpec) -> str:
     return library
 
 
+def its_own_products(library: str, variant: str, gpu: GPUSpec) -> str:
+    """A library whose own rows tell of its products."""
+    return library
+
+
 def triton_everywhere(variant: str, gpu: GPUSpec) -> str:
     """Triton's kernels for whatever Marlin and CUTLASS alone do not take."""
     return TRITON
@@ -193,7 +198,8 @@ class Library:
     the oldest first; ``untuned_experts``: whether the measured rows of (variant, with a gate, GPU) are of kernels that
     an engine tunes before it serves, so that they answer for nobody; ``other_experts``: whether those of (variant, with
     a gate, with tokens gathered, GPU) are of kernels that it does not run, with the same end. ``decodes_by``: the
-    library whose attention kernels its decode steps call on a GPU; ``merges``: its own leave it to another kernel to
+    library whose attention kernels its decode steps call on a GPU; ``products_by``: the library in whose tables its
+    products of a variant are as it runs them; ``merges``: its own leave it to another kernel to
     add up what the parts of a split cache gave; ``joins``: whether decodes beside prompts are in the prompts' call,
     where a decode's query has a tile of its own. ``chunks_alone``: whether on a GPU the delta rule goes over a prompt
     in one kernel, an SM for each value head of a sequence. ``channel_blocks``: its causal convolution gives every
@@ -220,6 +226,7 @@ class Library:
     untuned_experts: Callable[[str, bool, GPUSpec], bool] = all_tuned
     other_experts: Callable[[str, bool, bool, GPUSpec], bool] = as_measured
     decodes_by: Callable[[str, GPUSpec], str] = its_own
+    products_by: Callable[[str, str, GPUSpec], str] = its_own_products
     merges: bool = True
     joins: Callable[[GPUSpec], bool] = apart
     chunks_alone: Callable[[GPUSpec], bool] = several_kernels

@@ -185,3 +185,18 @@ def test_products_grouped_by_expert_run_as_deepgemm_publishes(groups: int, rows:
         op = Gemm("fp8", rows, n, k, groups, "grouped", quant="fp8_block", quantized=True)
         table = predict_kernels([op], load_gpu("h800-sxm"), load_artifacts(None), "sglang")
         assert op.flops() / table.latency_s[0] == pytest.approx(rate * 1e12, rel=0.1)
+
+
+@pytest.mark.parametrize("gpu", ["b200-sxm", "gb200"])
+def test_sglang_gives_deepgemm_its_scales_packed_on_blackwell(gpu: str) -> None:
+    """16 x 7168 x 2048: 7.9 us in TensorRT-LLM's table of B200 and 17.9 in SGLang's, of the same kernel; on Hopper, and
+    in other formats, each has its own rows."""
+
+    def us(dtype: str, quant: str, kernels: str, board: str) -> float:
+        op = Gemm(dtype, 16, 7168, 2048, quant=quant)
+        (seconds,) = predict_kernels([op], load_gpu(board), load_artifacts(), kernels).latency_s
+        return float(seconds) * 1e6
+
+    assert us("fp8", "fp8_block", "sglang", gpu) == us("fp8", "fp8_block", "trtllm", gpu) == pytest.approx(7.9, rel=0.2)
+    assert us("nvfp4", "", "sglang", gpu) != us("nvfp4", "", "trtllm", gpu)
+    assert us("fp8", "fp8_block", "sglang", "h200-sxm") != us("fp8", "fp8_block", "trtllm", "h200-sxm")

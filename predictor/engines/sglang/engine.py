@@ -25,9 +25,10 @@ from predictor.engines.library import (
     Sharing,
     TritonExperts,
     packed_groups,
+    runs_generated,
 )
 from predictor.engines.sglang.memory import MEMORY
-from predictor.engines.tensorrt_llm.engine import generated_attention
+from predictor.engines.tensorrt_llm.engine import TRTLLM, generated_attention
 from predictor.files.records import replace
 
 if TYPE_CHECKING:
@@ -65,6 +66,18 @@ def share_attention(calls: AttentionCalls, gpu: GPUSpec) -> Sharing:
     return replace(packed_groups(calls, gpu), beside=casts)
 
 
+def products_by(library: str, variant: str, gpu: GPUSpec) -> str:
+    """fp8 in blocks on compute capability 10: DeepGEMM's kernel, as TensorRT-LLM's tables have it.
+
+    There its scales are powers of two, packed. SGLang writes those of weights so when it loads them, and those of
+    activations in the kernel that quantizes (requant_weight_ue8m0 and scale_ue8m0 of layers/quantization/fp8_utils.py;
+    as recalled, unverified). Its table of 0.5.14 gives the kernel float scales, it seems: a product takes 9 to 12 us
+    more than in TensorRT-LLM's table of the same kernel (16 x 7168 x 2048 on B200: 17.9 and 7.9 us; on GB200 alike),
+    while both agree on Hopper (8.9 and 8.9 us), whose scales are floats.
+    """
+    return TRTLLM.name if variant == "fp8_block" and runs_generated(gpu) else library
+
+
 #: As the tables of SGLang 0.5.14 on B200 name their kernels.
 GENERATED_EXPERTS = ("bf16", "fp8_block", "nvfp4", "int4_wo", "w4a16_mxfp4", "w4a8_mxfp4_mxfp8")
 
@@ -81,7 +94,7 @@ LIBRARIES = (
     Library(
         "sglang", code=1, turn=2, norms=("rms",), all_reduces=ALL_REDUCES, experts=EXPERTS,
         decodes_by=generated_attention, generated_experts=GENERATED_EXPERTS, share_attention=share_attention,
-        untuned_experts=untuned_experts,
+        untuned_experts=untuned_experts, products_by=products_by,
     ),
 )  # fmt: skip
 

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor import engines
+from predictor.engines.library import Library
 from predictor.files.records import replace
 from predictor.formats.quantization import activation_bytes, variant, weight_bytes
 from predictor.hardware.gpu import GPUSpec
@@ -46,6 +47,12 @@ def corners_of(shapes: Shapes, kind: str, knots: Grid) -> Corners | None:
 def _whole(size: float, multiple: float) -> float:
     """``size`` rounded up to a multiple."""
     return float(np.ceil(size / multiple) * multiple)
+
+
+def _answering(batch: Batch, dtype: str, quant: str, gpu: GPUSpec) -> Library:
+    """The library whose rows tell of the products of a batch."""
+    runs = engines.library(batch.kernels)
+    return engines.answering(runs.products_by(batch.kernels, variant(dtype, quant), gpu))
 
 
 class TensorCoreGemm(ServingEstimator):
@@ -97,7 +104,7 @@ class TensorCoreGemm(ServingEstimator):
             ("aligned kernel", at, "s", "time of the aligned product"),
         ])  # fmt: skip
         parts += constant_terms(constants, without="nothing" if shapes.quantizes else "quantize")
-        rests = self._corrections.rests_on(source, gpu, engines.answering(batch.kernels).name, kind)
+        rests = self._corrections.rests_on(source, gpu, _answering(batch, dtype, quant, gpu).name, kind)
         return Explanation(tuple(parts), bound, rests)
 
     def _asked(self, key: str, shapes: Shapes) -> str:
@@ -113,7 +120,7 @@ class TensorCoreGemm(ServingEstimator):
 
     def _constants(self, batch: Batch, gpu: GPUSpec, dtype: str, quant: str) -> tuple[str, str, Constants]:
         """(whose, of which variant, constants)."""
-        library = engines.answering(batch.kernels)
+        library = _answering(batch, dtype, quant, gpu)
         source, kind, constants = self._corrections.resolve(gpu, library.name, variant(dtype, quant))
         return source, kind, cast(Constants, constants)
 
@@ -126,7 +133,7 @@ class TensorCoreGemm(ServingEstimator):
     def _seconds(
         self, batch: Batch, gpu: GPUSpec, dtype: str, quant: str, rows: npt.NDArray[np.int64], grouped: bool
     ) -> FloatArray:
-        shapes, library = self._shapes(batch, dtype, quant, rows), engines.answering(batch.kernels)
+        shapes, library = self._shapes(batch, dtype, quant, rows), _answering(batch, dtype, quant, gpu)
         source, kind, constants = self._constants(batch, gpu, dtype, quant)
         if grouped:
             return core_time(replace(shapes, grouped=True), self._device(source, gpu, dtype), constants).total
