@@ -17,11 +17,12 @@ from predictor.fit.scores import summarise
 from predictor.fit.served_rows import TIMES, TOKENS_A_GPU, MeasuredService
 from predictor.request.request import Request
 from predictor.request.run import Run
-from predictor.serving.costs import Sizes, StepCosts
+from predictor.serving.costs import StepCosts
 from predictor.serving.deployment import Options, deploy
 from predictor.serving.disaggregated import Apart, costs_apart, serve_apart
 from predictor.serving.goals import Statistic, mean_of, median_of, ranges_of
 from predictor.serving.simulator import Served, serve, sizes_of
+from predictor.serving.step_tables import Sizes
 
 
 def forecast_cases(

@@ -13,10 +13,11 @@ from predictor.errors import RequestError
 from predictor.files.records import dataclass
 from predictor.ops.roofline import FloatArray
 from predictor.request.run import Run
-from predictor.serving.costs import Sizes, StepCosts
+from predictor.serving.costs import StepCosts
 from predictor.serving.deployment import Deployment, Options, deploy
 from predictor.serving.one_rank import OneRank
 from predictor.serving.server import Moment, RequestTimes, Server, ServerRank
+from predictor.serving.step_tables import Sizes
 from predictor.serving.traffic import Traffic
 
 

@@ -19,8 +19,9 @@ from predictor.fit.served import as_frame, errors, ranking
 from predictor.fit.served_rows import read_cases
 from predictor.forecast.forecast import forecast
 from predictor.request.request import Request
-from predictor.serving.costs import Sizes, StepCosts
+from predictor.serving.costs import StepCosts
 from predictor.serving.simulator import serve
+from predictor.serving.step_tables import Sizes
 from predictor.serving.traffic import made
 
 SMALL = ["--model", "llama-3.2-1b", "--gpu", "h100"]

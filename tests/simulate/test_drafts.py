@@ -12,7 +12,8 @@ from predictor.engines.vintage import Graphs
 from predictor.files.records import replace
 from predictor.report.json_report import to_dict
 from predictor.request.request import Request
-from predictor.serving.costs import Sizes, StepCosts
+from predictor.serving.costs import StepCosts
+from predictor.serving.step_tables import Sizes
 from predictor.simulate.answer import Prediction
 
 BATCH, CONTEXT = 8, 1000
