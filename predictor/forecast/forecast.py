@@ -35,7 +35,7 @@ from predictor.simulate.capacity import advised
 from predictor.simulate.capture import capture_notes
 from predictor.simulate.columns import plain, planned, points, records_apart
 from predictor.simulate.falling import falling_notes
-from predictor.simulate.interval import range_notes, total_interval
+from predictor.simulate.interval import RunSpread, facts_of, interval_of, range_notes, run_spread
 from predictor.simulate.memory import Memory, memory_of, parameters
 from predictor.simulate.plan import plan_of
 from predictor.simulate.stage import DRAFT_PROMPTS, EXCHANGES, PIPELINE, Plan
@@ -239,7 +239,8 @@ class Forecast:
             from predictor.simulate.energy import energy_of  # nothing else starts with it
 
             energy = energy_of(self)
-        interval_s = total_interval(self.latency_s, self.stages, self.run.work)
+        spread = self.spread
+        interval_s = None if spread is None else interval_of(spread, self.run)
         return replace(self.summary(), interval_s=interval_s, energy=energy)
 
     @cached_property
@@ -282,6 +283,7 @@ class Forecast:
             + ((taken,) if taken else ())
             + notes(brief.breakdown, run.gpu.id, run.selector)
             + range_notes(table)
+            + self._why()
             + power_notes(self.stages)
             + falling_notes(run, self.stages[0])
             + unknown_notes(unknown)
@@ -289,6 +291,19 @@ class Forecast:
             unknown=unknown,
             explained=why,
         )
+
+    @cached_property
+    def spread(self) -> RunSpread | None:
+        """How far its kernels and its host may be off; None where the operators have no intervals."""
+        return run_spread(self.latency_s, self.stages, self.run.work)
+
+    def _why(self) -> tuple[str, ...]:
+        """The line that says why the interval is as wide as it is; none without one."""
+        if self.spread is None:
+            return ()
+        from predictor.forecast.uncertainty import why  # a summary starts without it
+
+        return (why(self.run, self.spread, facts_of(self.spread, self.run)),)
 
     def answers(self, runs: Sequence[Run]) -> Iterator[Prediction]:
         """The summaries of a column, of each of its ``runs`` in order."""

@@ -44,12 +44,15 @@ from predictor.ops.gemm import Gemm
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
+IntArray = npt.NDArray[np.int64]
 
 FILE = "intervals.json"
 #: Share of the measurements that an interval is meant to hold, by definition; half of the rest lies below it, half
 #: above.
 LEVEL = 0.8
 DISTANCES = ("seen", "sibling", "new", "beyond")
+#: The code of an answer that is the roofline alone, behind those of `DISTANCES`.
+ALONE = len(DISTANCES)
 #: How far beyond the largest (below the smallest) measured size counts as inside.
 SLACK = 2.0
 #: Sizes whose range is watched, of those that an operator has.
@@ -82,11 +85,15 @@ def op_class(op: Op) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Width:
-    """Log widths of n operators of one estimator, each of shape (n,), and a line for each class that is outside."""
+    """Log widths of n operators of one estimator, each of shape (n,), and a line for each class that is outside.
+
+    ``distance``: the place in `DISTANCES` that each was taken from.
+    """
 
     low: FloatArray
     high: FloatArray
     inside: BoolArray
+    distance: IntArray
     classes: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -96,15 +103,17 @@ class OperatorIntervals:
     """Intervals of n operators of any estimators; arrays of shape (n,), NaN in the seconds where none is known.
 
     Operators of one code in ``classes`` err together: 0 for the roofline's, else a place in ``kinds``, counted from 1,
-    of (estimator, class). ``notes`` has a line for each class outside what was measured.
+    of (estimator, class). ``notes`` has a line for each class outside what was measured. ``distance``: a place in
+    `DISTANCES`, or `ALONE`.
     """
 
     low_s: FloatArray
     high_s: FloatArray
     inside: BoolArray
-    classes: npt.NDArray[np.int64]
+    classes: IntArray
     notes: tuple[str, ...]
     kinds: tuple[tuple[str, str], ...] = ()
+    distance: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +238,8 @@ class Intervals:
         notes = self._notes(names, sizes, values, far, foreign, ops) if any(ways) else ()
         if any(kind.distance == 3 for kind in kinds) and self.distance(gpu) < 3:
             notes += self._alone(names, ops, gpu)
-        return Width(pairs[:, 0], pairs[:, 1], inside, names, notes)
+        taken = np.array([min(kind.distance + way, ALONE - 1) for kind, way in zip(kinds, ways, strict=True)])
+        return Width(pairs[:, 0], pairs[:, 1], inside, taken, names, notes)
 
     def _kinds(self, ops: Sequence[Op], gpu: GPUSpec) -> list[_ClassOnBoard]:
         """What is known of each operator's class on ``gpu``; looked up once for all operators of a kind."""
@@ -402,6 +412,8 @@ def spread(
     n = len(latency_s)
     low, high = np.full(n, np.nan), np.full(n, np.nan)
     inside, codes = np.ones(n, dtype=bool), np.zeros(n, dtype=np.int64)
+    distance = np.full(n, ALONE, dtype=np.int64)
+    distance[list(copies)] = 0
     notes: list[str] = []
     numbers: dict[tuple[str, str], int] = {}
     alone = np.ones(n, dtype=bool)
@@ -422,9 +434,11 @@ def spread(
         at = np.concatenate(places)
         low[at], high[at] = (np.concatenate([getattr(width, end) for width in widths]) for end in ("low", "high"))
         inside[at], codes[at] = np.concatenate([width.inside for width in widths]), kinds
+        distance[at] = np.concatenate([width.distance for width in widths])
     rest = selector.roofline_width()
     if rest is not None:
         low[alone], high[alone] = rest
         low[list(copies)], high[list(copies)] = COPIES
     low = np.maximum(latency_s * np.exp(low), np.minimum(bound_s, latency_s))
-    return OperatorIntervals(low, latency_s * np.exp(high), inside, codes, tuple(dict.fromkeys(notes)), tuple(numbers))
+    lines = tuple(dict.fromkeys(notes))
+    return OperatorIntervals(low, latency_s * np.exp(high), inside, codes, lines, tuple(numbers), distance)

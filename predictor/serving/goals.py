@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
 from predictor.files.records import dataclass, replace
-from predictor.forecast.forecast import forecast
+from predictor.forecast.forecast import Forecast, forecast
 from predictor.ops.roofline import FloatArray
 from predictor.serving.simulator import Served
+from predictor.simulate.error_model import EXPERTS, HOST, KERNELS, KINDS, LATE, TPOT, TTFT, Facts, Pair, error_model
+from predictor.simulate.interval import facts_of
 
 Range = tuple[float, float]
 Statistic = Callable[[FloatArray], float]
 
-#: log(measured / forecast) of the means, [10 %, 90 %], beyond what kernels are off: of 717 measured services on H100
-#: and RTX PRO 6000, four suites alike in weight. Fitted by `benchmarks/accuracy_served.py --data $TILECAST_DATA`
-#: (2026-11-23), which also prints what intervals with the others' quantiles hold of each (every fourth row): 71, 80, 82
-#: and 100 % of TPOT, 86, 64, 66 and 100 % of TTFT. Latency is mostly decode steps and takes TPOT's.
-BEYOND_KERNELS: dict[str, Range] = {"ttft": (-0.096, 0.548), "tpot": (-0.058, 0.124), "latency": (-0.058, 0.124)}
+#: Log factors by which the steps of a second simulation are slower, at least and at most: so much that queues answer,
+#: and not so much that another service comes of it. Chosen by hand, not from data.
+SLOWER = (0.05, 0.4)
+#: The least and the most that a figure may grow with its steps: all of it is steps, to queues that never end. Chosen by
+#: hand, not from data.
+GROWTH = (0.2, 6.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +48,8 @@ class Goals:
         return good
 
 
-def step_range(served: Served) -> Range:
-    """How far the mean step can be off: low and high over the forecast, of decode steps of the mean batch."""
+def step_of(served: Served) -> Forecast:
+    """The mean decode step."""
     moments = [moment for each in served.moments for moment in each if moment.decoding]
     run, ranks = served.deployment.run, served.deployment.ranks
     steps = sum(moment.steps for moment in moments)
@@ -54,11 +57,19 @@ def step_range(served: Served) -> Range:
     traffic = served.traffic
     context = max(1, int((traffic.input_tokens + traffic.output_tokens / 2).mean()))
     work = run.work.changed(mode="decode", batch=batch, seq_len=1, output_len=0, context_len=context)
-    interval = forecast(replace(run, work=work)).prediction.interval_s
-    if interval is None:
-        return 1.0, 1.0
-    mean = forecast(replace(run, work=work), intervals=False).latency_s
-    return interval[0] / mean, interval[1] / mean
+    return forecast(replace(run, work=work))
+
+
+def service_facts(step: Facts, name: str, growth: float, experts: bool) -> Facts:
+    """What is known of the mean of ``name`` (ttft, tpot or latency) whose logarithm grows by ``growth`` times that of
+    the service's steps."""
+    kind = TTFT if name == "ttft" else TPOT
+    sizes: dict[str, Pair] = {
+        part: (low * growth, high * growth) if part in (KERNELS, HOST, LATE) else (low, high)
+        for part, (low, high) in step.sizes.items()
+        if part not in KINDS
+    }
+    return Facts(kind, sizes | {kind: (1.0, 1.0)} | ({EXPERTS: (1.0, 1.0)} if experts else {}))
 
 
 def mean_of(values: FloatArray) -> float:
@@ -72,24 +83,37 @@ def median_of(values: FloatArray) -> float:
 
 
 def ranges_of(served: Served, rerun: Callable[[float], Served], statistic: Statistic = mean_of) -> dict[str, Range]:
-    """80 % intervals of the means (or another ``statistic``) of ttft, tpot and latency, seconds: the traffic served
-    ``rerun`` with every step as fast, and as slow, as its kernels may be (times a factor), of which queues make more
-    than a step does; and `BEYOND_KERNELS`, whose logs are added as those of errors that know nothing of each other.
-    Empty where kernels have no intervals."""
-    low, high = step_range(served)
-    if low == high:
+    """80 % intervals of the means (or another ``statistic``) of ttft, tpot and latency, seconds, by
+    `predictor.simulate.error_model`. The traffic is served once more, ``rerun`` with every step slower by a factor: how
+    much later requests are then says what queues make of a step's error. Empty where kernels have no intervals."""
+    facts = service_errors(served, rerun, statistic)
+    model, means = error_model(), _means(served, statistic)
+    ranges = {}
+    for name, known in facts.items():
+        low, high = model.ends(known)
+        ranges[name] = means[name] * math.exp(low), means[name] * math.exp(high)
+    return ranges
+
+
+def service_errors(
+    served: Served, rerun: Callable[[float], Served], statistic: Statistic = mean_of
+) -> dict[str, Facts]:  # fmt: skip
+    """What is known of the mean of ttft, tpot and latency, as `ranges_of` takes it."""
+    mean_step = step_of(served)
+    if mean_step.spread is None:
         return {}
-    runs = [served, rerun(low), rerun(high)]
-    return {name: _span(runs, name, statistic) for name in ("ttft", "tpot", "latency")}
+    step = facts_of(mean_step.spread, mean_step.run)
+    slower = min(max(step.sizes[KERNELS][1], SLOWER[0]), SLOWER[1])
+    means, later = _means(served, statistic), _means(rerun(math.exp(slower)), statistic)
+    experts = served.deployment.run.work.routing is not None
+    facts = {}
+    for name, mean in means.items():
+        grown = math.log(later[name] / mean) / slower if mean > 0.0 and later[name] > 0.0 else 1.0
+        facts[name] = service_facts(step, name, min(max(grown, GROWTH[0]), GROWTH[1]), experts)
+    return facts
 
 
-def _span(runs: Sequence[Served], name: str, statistic: Statistic) -> Range:
-    means = []
-    for run in runs:
-        values: FloatArray = getattr(run, f"{name}_s")
-        means.append(statistic(values) if not np.isnan(values).all() else 0.0)
-    mean, (low, high) = means[0], BEYOND_KERNELS[name]
-    if mean <= 0.0:
-        return min(means), max(means)
-    down, up = math.log(mean / max(min(means), 1e-12)), math.log(max(means) / mean)
-    return mean * math.exp(-math.hypot(down, low)), mean * math.exp(math.hypot(up, high))
+def _means(served: Served, statistic: Statistic) -> dict[str, float]:
+    """The statistic by figure, 0 where no request has one."""
+    figures: dict[str, FloatArray] = {name: getattr(served, f"{name}_s") for name in ("ttft", "tpot", "latency")}
+    return {name: 0.0 if np.isnan(values).all() else statistic(values) for name, values in figures.items()}

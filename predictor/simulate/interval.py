@@ -1,24 +1,19 @@
-"""The interval of a whole forecast, from those of its kernels and of the CPU's launches.
+"""The interval of a whole forecast: what its kernels and its host may be off, and what is known of the request.
 
 Errors of one operator class are taken as fully correlated (the same estimator errs on the same GPU in the same
-direction), those of different classes and of the CPU as independent: the half-widths of a class add up, and the classes
-join as the root of the sum of squares, above and below the forecast apart.
+direction), those of different classes as independent: the half-widths of a class add up, and the classes join as the
+root of the sum of squares, above and below the forecast apart.
 
 Where the CPU is slower than the GPU, kernels that take longer hide behind it. The timeline is run again with every
 kernel at its upper (lower) end, and with every call at the host's; each class counts with the part of its seconds that
 the total felt.
 
-Kernels that were all forecast exactly would not make an exact run: where an engine's host launches them one by one they
-come late. That is a term of its own (`LATE_S` a kernel), above the forecast alone and independent of the others,
-learned from whole runs. A host that makes framework calls has its own range, and a captured graph no host.
-
-How the passes of a step of training on many GPUs go together (what hides behind what, in whose time collectives run,
-clocks of a long step) may be off by a share of the step (`STEP_SHARE`), learned from whole steps, independent, too.
+Whole runs are off by more than that, and kernels of one run by less than all at their ends. `predictor.simulate.
+error_model` says how these and the other parts of an error join. Its scales were learned from whole runs.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,51 +22,97 @@ import numpy.typing as npt
 
 from predictor.engines import CAPTURED, LAUNCHES, PIECES
 from predictor.files.records import dataclass
+from predictor.graph.samples import TOKENS
 from predictor.kernels.base import KernelTable
+from predictor.kernels.interval import ALONE
 from predictor.ops.collective import Collective
 from predictor.ops.roofline import FloatArray
+from predictor.request.run import Run
 from predictor.request.workload import Workload
 from predictor.simulate.columns import by_point, largest, plain
+from predictor.simulate.error_model import (
+    COMPILED,
+    DECODE,
+    HOST,
+    KERNELS,
+    LATE,
+    MODULES,
+    PASS,
+    RELEASE,
+    SHORT,
+    TRAIN,
+    UNSEEN,
+    Facts,
+    error_model,
+)
 from predictor.simulate.times import TimedStage
 
-#: Seconds by which a kernel that an engine's host launches may come later than forecast. Its value was fitted by
-#: `benchmarks/composition.py` on the suites of $TILECAST_DATA/ground_truth: widths alone, no latency.
-LATE_S = 10.8e-6
-#: Share of a step of training on many GPUs by which it may be off beyond its kernels. Its value was fitted by
-#: `benchmarks/composition.py --training` on the suites of $TILECAST_DATA/ground_truth: widths alone, no latency.
-STEP_SHARE = 0.002
+#: Seconds of one kernel that a host launches, and of a call of a module, that count as one in the sizes of their parts
+#: (`facts_of`). Units, by definition: what they come to is the parts' scale.
+LATE_S, SHORT_S = 10e-6, 50e-6
+#: The most that kernels may be too slow by, of a run: logarithms end there. Chosen by hand, not from data.
+_MOST_BELOW = 0.98
 
 
 @dataclass(frozen=True, slots=True)
 class StageSpread:
-    """By how many seconds a pass may be off below and above, by class (classes,), and for the host's sake; and how many
-    kernels a host launches in it."""
+    """By how many seconds a pass may be off below and above, by class (classes,), and for the host's sake; how many
+    kernels a host launches in it; its kernels' seconds by distance from what was measured (distances,) and by class."""
 
     below: FloatArray
     above: FloatArray
     host_below: Any
     host_above: Any
     launched: float
+    by_distance: FloatArray
+    by_class: FloatArray
 
 
 @dataclass(frozen=True, slots=True)
 class RunSpread:
-    """A run's latency, the number of kernels that a host launches, and the half widths in seconds, below and above, of
-    kernels and host. ``step_s``: of a step of training on many GPUs, its seconds; 0 of other runs."""
+    """A run's latency, the number of kernels that a host launches, and the half-widths in seconds, below and above, of
+    kernels and host. ``by_distance`` (..., distances) and ``by_class`` (..., classes): its kernels' seconds;
+    ``classes``: (estimator, class) by code, "" for the roofline alone."""
 
     total_s: Any
     launched: Any
     kernels: tuple[Any, Any]
     host: tuple[Any, Any]
-    step_s: float = 0.0
+    by_distance: FloatArray
+    by_class: FloatArray
+    classes: tuple[tuple[str, str], ...] = ()
 
-    def interval(self, late_s: float = LATE_S, step_share: float = STEP_SHARE) -> tuple[Any, Any]:
-        """[low, high] in seconds, which holds the forecast."""
-        composed = self.step_s * step_share
-        hypot = np.hypot if isinstance(self.total_s, np.ndarray) else math.hypot
-        below = hypot(hypot(self.kernels[0], self.host[0]), composed)
-        above = hypot(hypot(hypot(self.kernels[1], self.host[1]), composed), self.launched * late_s)
-        return plain(self.total_s - np.minimum(below, self.total_s)), plain(self.total_s + above)
+
+def facts_of(spread: RunSpread, run: Run) -> Facts:
+    """What is known of a run whose kernels and host may be off by ``spread``."""
+    work, total = run.work, spread.total_s
+    sizes: dict[str, Any] = {
+        KERNELS: _logarithms(spread.kernels, total), HOST: _logarithms(spread.host, total),
+        LATE: (0.0, np.log1p(spread.launched * LATE_S / total)),
+    }  # fmt: skip
+    engine = work.engine
+    kind = MODULES if run.config.unit != TOKENS else _KINDS[work.mode]
+    sizes[kind] = (1.0, 1.0)
+    seconds = spread.by_distance.sum(axis=-1)
+    unseen = spread.by_distance[..., 2:ALONE].sum(axis=-1) / np.where(seconds > 0.0, seconds, 1.0)
+    if np.any(unseen):
+        sizes[UNSEEN] = (plain(unseen), plain(unseen))
+    if not work.software and len(engine.vintages()) > 1:
+        sizes[RELEASE] = (1.0, 1.0)
+    if engine.fuses and not engine.serves and not engine.trains:
+        sizes[COMPILED] = (1.0, 1.0)
+    if kind == MODULES:
+        sizes[SHORT] = (0.0, np.log1p(SHORT_S / total))
+    return Facts(kind, sizes)
+
+
+#: The kind of error of each mode.
+_KINDS = {"forward": PASS, "prefill": PASS, "train": TRAIN, "decode": DECODE, "generate": DECODE}
+
+
+def _logarithms(ends_s: tuple[Any, Any], total_s: Any) -> tuple[Any, Any]:
+    """Seconds below and above a total as positive logarithms."""
+    return plain(-np.log1p(-np.minimum(ends_s[0] / total_s, _MOST_BELOW))), plain(np.log1p(ends_s[1] / total_s))
 
 
 def spread_of(timed: TimedStage, work: Workload) -> StageSpread | None:
@@ -105,7 +146,11 @@ def spread_of(timed: TimedStage, work: Workload) -> StageSpread | None:
     if timed.stage.host in (LAUNCHES, PIECES):
         cut = timed.stage.host == PIECES  # of which many kernels have no launch of their own
         launched = float(runs[both.cpu_s > 0.0].sum() if cut else runs.sum())
-    return StageSpread(by_class[0], by_class[1], host[0] + waits[0], host[1] + waits[1] + _late_ranks(timed), launched)
+    late = _late_ranks(timed)
+    by_distance = _sums(known.distance[index], own_s * runs, ALONE + 1)
+    of_class = _sums(kinds, own_s * runs, size)
+    sides = host[0] + waits[0], host[1] + waits[1] + late
+    return StageSpread(by_class[0], by_class[1], *sides, launched, by_distance, of_class)
 
 
 def _sums(kinds: npt.NDArray[np.int64], weights: FloatArray, size: int) -> FloatArray:
@@ -166,15 +211,19 @@ def run_spread(total_s: Any, stages: Sequence[TimedStage], work: Workload) -> Ru
     host_below: Any = 0.0
     host_above: Any = 0.0
     launched: Any = 0.0
+    by_distance: Any = 0.0
+    of_class: Any = 0.0
     for weight, spread in spreads:
         if spread is None:
             return None
         below, above = below + by_point(weight) * spread.below, above + by_point(weight) * spread.above
         host_below, host_above = host_below + weight * spread.host_below, host_above + weight * spread.host_above
         launched += weight * spread.launched
+        by_distance = by_distance + by_point(weight) * spread.by_distance
+        of_class = of_class + by_point(weight) * spread.by_class
     kernels = plain(np.sqrt((below**2).sum(axis=-1))), plain(np.sqrt((above**2).sum(axis=-1)))
-    step_s = total_s if work.training is not None and work.parallelism.num_gpus > 1 else 0.0
-    return RunSpread(total_s, launched, kernels, (host_below, host_above), step_s)
+    host, kinds = (host_below, host_above), stages[0].operators.kinds
+    return RunSpread(total_s, launched, kernels, host, by_distance, of_class, kinds)
 
 
 def _longer(timed: TimedStage) -> Any:
@@ -182,13 +231,17 @@ def _longer(timed: TimedStage) -> Any:
     return timed.passed_s / timed.timeline.total_s if timed.stage.ends else 1.0
 
 
-def total_interval(total_s: Any, stages: Sequence[TimedStage], work: Workload) -> tuple[Any, Any] | None:
-    """[low, high] in seconds around ``total_s``, the sum of the stages of one plan for ``work``.
+def interval_of(spread: RunSpread, run: Run) -> tuple[Any, Any]:
+    """[low, high] in seconds, which holds the forecast; of a column of runs, of each."""
+    low, high = error_model().ends(facts_of(spread, run))
+    return plain(spread.total_s * np.exp(low)), plain(spread.total_s * np.exp(high))
 
-    It always holds the forecast; None where the estimators have no intervals.
-    """
-    spread = run_spread(total_s, stages, work)
-    return None if spread is None else spread.interval()
+
+def total_interval(total_s: Any, stages: Sequence[TimedStage], run: Run) -> tuple[Any, Any] | None:
+    """The interval of ``total_s``, the sum of the stages of one plan for ``run``; None where the estimators have
+    none."""
+    spread = run_spread(total_s, stages, run.work)
+    return None if spread is None else interval_of(spread, run)
 
 
 def range_notes(table: KernelTable) -> tuple[str, ...]:

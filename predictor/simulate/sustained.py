@@ -67,6 +67,11 @@ class Sustained:
         """How far each row may be off, of itself, which is no other in a long run."""
         return self.base.spread
 
+    @property
+    def kinds(self) -> tuple[tuple[str, str], ...]:
+        """As `Operators` has them."""
+        return self.base.kinds
+
     @cached_property
     def table(self) -> KernelTable:
         """What was forecast of every operator, by row."""

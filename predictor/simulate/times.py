@@ -361,11 +361,12 @@ def _of_library(ops: Sequence[Op], gpu: GPUSpec, table: KernelTable, library: st
 
 class RowSpread(NamedTuple):
     """How far operators may be off, by row (rows,): the ends of their intervals over their seconds, NaN where none is
-    known, and the code of the class that errs together."""
+    known, the code of the class that errs together, and how far from what was measured (`OperatorIntervals`)."""
 
     low: FloatArray
     high: FloatArray
     classes: IntArray
+    distance: IntArray
 
 
 class Operators:
@@ -394,6 +395,11 @@ class Operators:
         self._ops: dict[int, int] = {}
         self._blocks: dict[int, TimedBlock] = {}
         self._columns: list[TimedBlock] = []
+
+    @property
+    def kinds(self) -> tuple[tuple[str, str], ...]:
+        """(estimator, class) by the codes of ``spread``; the first is the roofline's."""
+        return (("", ""), *self._kinds)
 
     @property
     def table(self) -> KernelTable:
@@ -519,11 +525,13 @@ class Operators:
         if known is None:
             return
         codes = np.array([0, *(self._kinds.setdefault(kind, len(self._kinds) + 1) for kind in known.kinds)])
-        new = RowSpread(known.low_s / table.latency_s, known.high_s / table.latency_s, codes[known.classes])
+        ends = known.low_s / table.latency_s, known.high_s / table.latency_s
+        new = RowSpread(*ends, codes[known.classes], known.distance)
         old = self.spread
         if old is not None:
-            codes = np.concatenate((old.classes, new.classes))
-            new = RowSpread(np.concatenate((old.low, new.low)), np.concatenate((old.high, new.high)), codes)
+            low, high = np.concatenate((old.low, new.low)), np.concatenate((old.high, new.high))
+            distance = np.concatenate((old.distance, new.distance))
+            new = RowSpread(low, high, np.concatenate((old.classes, new.classes)), distance)
         self.spread = new
 
     def _fill(self) -> None:

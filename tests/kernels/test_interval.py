@@ -24,12 +24,21 @@ from predictor.ops import Attention, Elementwise, Gemm, Norm, Op
 from predictor.ops.roofline import roofline
 from predictor.report.wording import span
 from predictor.request.workload import DEFAULT_LAUNCH_OVERHEAD_S, Workload
-from predictor.simulate.interval import spread_of, total_interval
+from predictor.simulate.interval import run_spread, spread_of
 from predictor.simulate.stage import Plan, Stage
 from predictor.simulate.times import Operators, TimedStage
 
 GIVEN = Workload(1, 1, "fp32", "eager", "math")
 ASSUMED = replace(GIVEN, launch_overhead_assumed=True)
+
+
+def kernel_ends(total_s: float, stages: list[TimedStage], work: Workload) -> tuple[float, float] | None:
+    """A run's seconds with all that its kernels and its host may be off, alone; None without widths."""
+    spread = run_spread(total_s, stages, work)
+    if spread is None:
+        return None
+    below, above = (float(np.hypot(spread.kernels[side], spread.host[side])) for side in (0, 1))
+    return total_s - below, total_s + above
 
 
 def entry(half: float, sizes: dict[str, list[float]] | None = None, gpus: dict[str, list[float]] | None = None) -> Any:
@@ -208,12 +217,12 @@ def test_a_class_errs_together_and_classes_apart() -> None:
     known = Intervals.from_dict(content(linear=entry(0.1), bmm=entry(0.1)))
     up = float(np.expm1(0.2))
     (twice,) = timed([Node(BIG, "a"), Node(replace(BIG, n=2048), "b")], Set(known), repeat=3)
-    low, high = total_interval(twice.timeline.total_s, [twice], ASSUMED) or (0, 0)
+    low, high = kernel_ends(twice.timeline.total_s, [twice], ASSUMED) or (0, 0)
     assert high / twice.timeline.total_s - 1 == pytest.approx(up)
     assert 1 - low / twice.timeline.total_s == pytest.approx(-np.expm1(-0.1))
     (both,) = timed([Node(BIG, "a"), Node(BATCHED, "b")], Set(known))
     parts = both.table.latency_s * up
-    _, high = total_interval(both.timeline.total_s, [both], ASSUMED) or (0, 0)
+    _, high = kernel_ends(both.timeline.total_s, [both], ASSUMED) or (0, 0)
     assert high - both.timeline.total_s == pytest.approx(float(np.hypot(*parts)))
 
 
@@ -221,7 +230,7 @@ def test_weights_add_up_within_a_class() -> None:
     nodes, known = [Node(BIG, "a")], Set(Intervals.from_dict(content(linear=entry(0.1))))
     apart, one = timed(nodes, known, weights=(2.0, 3.0)), timed(nodes, known, weights=(5.0,))
     total = 5 * one[0].timeline.total_s
-    assert total_interval(total, apart, ASSUMED) == pytest.approx(total_interval(total, one, ASSUMED))
+    assert kernel_ends(total, apart, ASSUMED) == pytest.approx(kernel_ends(total, one, ASSUMED))
 
 
 def test_a_node_that_does_not_run_has_no_part() -> None:
@@ -235,12 +244,12 @@ def test_a_node_that_does_not_run_has_no_part() -> None:
             (joint,) = timed(nodes, known, host)
             total = joint.timeline.total_s
             assert total == pytest.approx(apart.timeline.total_s)
-            expected = total_interval(total, [apart], ASSUMED)
-            assert total_interval(total, [joint], ASSUMED) == pytest.approx(expected)
+            expected = kernel_ends(total, [apart], ASSUMED)
+            assert kernel_ends(total, [joint], ASSUMED) == pytest.approx(expected)
         (skipped,) = timed([Node(BIG, "a"), Node(other, "b", count=0)], known, host)
         (alone,) = timed([Node(BIG, "a")], known, host)
         total = alone.timeline.total_s
-        assert total_interval(total, [skipped], ASSUMED) == pytest.approx(total_interval(total, [alone], ASSUMED))
+        assert kernel_ends(total, [skipped], ASSUMED) == pytest.approx(kernel_ends(total, [alone], ASSUMED))
 
 
 def test_kernels_that_hide_behind_the_cpu_do_not_count_but_the_host_does() -> None:
@@ -249,10 +258,10 @@ def test_kernels_that_hide_behind_the_cpu_do_not_count_but_the_host_does() -> No
     (bound,) = timed([Node(tiny, "a")], Set(known), CALLS, repeat=1000)
     total = bound.timeline.total_s
     assert total > 5 * bound.timeline.gpu_s
-    low, high = total_interval(total, [bound], ASSUMED) or (0, 0)
+    low, high = kernel_ends(total, [bound], ASSUMED) or (0, 0)
     assert high == pytest.approx(total * CALL_RANGE_S[1] / DEFAULT_LAUNCH_OVERHEAD_S, rel=0.02)
     assert low == pytest.approx(total * CALL_RANGE_S[0] / DEFAULT_LAUNCH_OVERHEAD_S, rel=0.02)
-    given = total_interval(total, [bound], GIVEN) or (0, 0)
+    given = kernel_ends(total, [bound], GIVEN) or (0, 0)
     assert given == pytest.approx((total, total), rel=0.01)  # a launch overhead that was measured
 
 
@@ -265,10 +274,10 @@ def test_an_answer_of_the_roofline_alone_errs_upward_and_without_widths_there_is
 
     add = [Node(Elementwise("fp32", "add", 10**8), "a")]
     (alone,) = timed(add, Roof(known))
-    low, high = total_interval(alone.timeline.total_s, [alone], ASSUMED) or (0, 0)
+    low, high = kernel_ends(alone.timeline.total_s, [alone], ASSUMED) or (0, 0)
     assert low == pytest.approx(alone.timeline.total_s)
     assert high == pytest.approx(alone.timeline.total_s * np.e)
-    assert total_interval(1.0, timed(add, Roof(known, None)), ASSUMED) is None
+    assert kernel_ends(1.0, timed(add, Roof(known, None)), ASSUMED) is None
     assert spread_of(timed([Node(BIG, "a")], Set(None))[0], ASSUMED) is None
 
 

@@ -261,7 +261,7 @@ def interval_of(run: Run) -> tuple[float, float, float] | None:
     operators = Operators(run.gpu, run.work.engine, run.selector)
     (stages,) = operators.time([long_run(plan_of(run))])
     total = sum(timed.total_s for timed in stages)
-    interval = total_interval(total, stages, run.work)
+    interval = total_interval(total, stages, run)
     return None if interval is None else (total / PASSES, interval[0] / PASSES, interval[1] / PASSES)
 
 

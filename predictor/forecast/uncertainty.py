@@ -1,0 +1,80 @@
+"""Why an interval is as wide as it is, and what would narrow it, in one line."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from predictor.kernels.interval import DISTANCES, HasIntervals
+from predictor.request.run import Run
+from predictor.simulate.error_model import HOST, KERNELS, RELEASE, UNSEEN, WORDS, Facts, error_model
+from predictor.simulate.interval import RunSpread
+
+#: What remains of a width for which a line says what to do. Chosen by hand, not from data: a tenth is worth a flag.
+WORTH = 0.9
+
+
+def why(run: Run, spread: RunSpread, facts: Facts) -> str:
+    """The line: the ends in percent of the forecast, the part that most of it is from, and what narrows it most."""
+    model = error_model()
+    ends = model.ends(facts)
+    part = model.largest(facts)
+    words = WORDS[part]
+    if part == KERNELS and _far(spread):
+        words = f"kernels on {run.gpu.id}, which nobody measured"
+    line = f"The interval is {_percent(ends)}: most of it is {words}."
+    choices = [(model.ends(narrower), advice) for narrower, advice in _narrower(run, spread, facts)]
+    if not choices:
+        return line
+    best, advice = min(choices, key=lambda choice: choice[0][1] - choice[0][0])
+    if best[1] - best[0] > WORTH * (ends[1] - ends[0]):
+        return line
+    return f"{line} {advice} would make it {_percent(best)}."
+
+
+def _percent(ends: tuple[float, float]) -> str:
+    """Logarithms as shares of the forecast: "-12 % to +15 %"."""
+    low, high = (f"{math.expm1(end) * 100.0:+.0f} %" for end in ends)
+    return f"{low} to {high}"
+
+
+def _far(spread: RunSpread) -> bool:
+    """Whether most of a run's kernels have no row of their board."""
+    return bool(spread.by_distance[1:].sum() > spread.by_distance[0])
+
+
+def _narrower(run: Run, spread: RunSpread, facts: Facts) -> list[tuple[Facts, str]]:
+    """What a person can do, and what is known then."""
+    choices = []
+    if RELEASE in facts.sizes:
+        choices.append((facts.without(RELEASE), "--software, with the release that runs,"))
+    if run.work.launch_overhead_assumed and any(facts.sizes[HOST]):
+        choices.append((facts.without(HOST), "--launch-overhead, as `tilecast microbench` measures it,"))
+    if _far(spread):
+        seen = _as_measured(run, spread)
+        if seen is not None:
+            known = {KERNELS: tuple(map(min, zip(seen, facts.sizes[KERNELS], strict=True)))}
+            choices.append(
+                (facts.without(UNSEEN, **known), f"Rows of {run.gpu.id} (`tilecast microbench`, `calibrate`)")
+            )
+    return choices
+
+
+def _as_measured(run: Run, spread: RunSpread) -> tuple[float, float] | None:
+    """Log half-widths of the kernels if the board had rows of every class; None where no class says."""
+    selector = run.selector
+    if not isinstance(selector, HasIntervals):
+        return None
+    seconds = np.asarray(spread.by_class)
+    halves = np.zeros((len(spread.classes), 2))
+    for code, (estimator, name) in enumerate(spread.classes):
+        known = selector.intervals(estimator) if estimator else None
+        entry = known.classes.get(name) if known is not None else None
+        if entry is not None:
+            low, high = entry.by_distance[DISTANCES[0]]
+            halves[code] = -math.expm1(low), math.expm1(high)
+    if not halves.any():
+        return None
+    below, above = np.sqrt(((seconds[: len(halves), None] * halves) ** 2).sum(axis=0)) / spread.total_s
+    return -math.log1p(-min(float(below), 0.9)), math.log1p(float(above))

@@ -1,0 +1,57 @@
+"""How far a service's times may be off: what queues make of slower steps, and what is known of the request."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from predictor.request.request import Request
+from predictor.serving.deployment import Options
+from predictor.serving.goals import mean_of, ranges_of, service_errors, service_facts, step_of
+from predictor.serving.simulator import Served, serve
+from predictor.serving.traffic import made
+from predictor.simulate.error_model import EXPERTS, KERNELS, LATE, TPOT, TTFT, Facts, error_model
+from predictor.simulate.interval import facts_of
+
+STEP = Facts("decode", {KERNELS: (0.1, 0.2), LATE: (0.0, 0.02), "release": (1.0, 1.0), "decode": (1.0, 1.0)})
+
+
+def service() -> Served:
+    words = {"mode": "generate", "batch": 1, "seq_len": 256, "output_len": 32, "execution": "vllm", "dtype": "bf16"}
+    run = Request("llama-3.1-8b", "h100", **words).run()  # type: ignore[arg-type]
+    return serve(run, made(16, None, 4, None, 256, 32, 1.0), Options())
+
+
+def test_a_figure_that_grows_faster_than_its_steps_is_wider() -> None:
+    once, thrice = (service_facts(STEP, "ttft", growth, experts=False) for growth in (1.0, 3.0))
+    assert once.kind == TTFT and thrice.sizes[KERNELS] == pytest.approx((0.3, 0.6))
+    assert thrice.sizes[LATE] == pytest.approx((0.0, 0.06))
+    assert thrice.sizes["release"] == once.sizes["release"] == (1.0, 1.0)
+    assert error_model().ends(thrice)[1] > error_model().ends(once)[1]
+    tokens = service_facts(STEP, "tpot", 1.0, experts=True)
+    assert tokens.kind == TPOT and "decode" not in tokens.sizes
+    assert tokens.sizes[EXPERTS] == (1.0, 1.0) and EXPERTS not in once.sizes
+
+
+def test_the_traffic_is_served_once_more_with_slower_steps() -> None:
+    served, factors = service(), list[float]()
+
+    def rerun(factor: float) -> Served:
+        factors.append(factor)
+        return served
+
+    facts = service_errors(served, rerun)
+    assert len(factors) == 1 and factors[0] > 1.0
+    step = step_of(served)
+    assert step.spread is not None
+    kernels = facts_of(step.spread, step.run).sizes[KERNELS]
+    assert facts["tpot"].sizes[KERNELS] == pytest.approx([0.2 * end for end in kernels])  # nothing grew: the least
+    ranges = ranges_of(served, rerun)
+    assert set(ranges) == {"ttft", "tpot", "latency"}
+    for name, (low, high) in ranges.items():
+        ends = error_model().ends(facts[name])
+        mean = mean_of(np.asarray(getattr(served, f"{name}_s")))
+        assert (low, high) == pytest.approx([mean * math.exp(end) for end in ends])
+        assert low < mean < high
