@@ -83,6 +83,11 @@ def its_own_products(library: str, variant: str, gpu: GPUSpec) -> str:
     return library
 
 
+def takes_the_measured(variant: str, gpu: GPUSpec) -> bool:
+    """A library that runs the kernels of its own rows."""
+    return False
+
+
 def triton_everywhere(variant: str, gpu: GPUSpec) -> str:
     """Triton's kernels for whatever Marlin and CUTLASS alone do not take."""
     return TRITON
@@ -199,7 +204,9 @@ class Library:
     an engine tunes before it serves, so that they answer for nobody; ``other_experts``: whether those of (variant, with
     a gate, with tokens gathered, GPU) are of kernels that it does not run, with the same end. ``decodes_by``: the
     library whose attention kernels its decode steps call on a GPU; ``products_by``: the library in whose tables its
-    products of a variant are as it runs them; ``merges``: its own leave it to another kernel to
+    products of a variant are as it runs them;
+    ``tunes_products``: whether its engine times kernels for products of a variant when it starts, which its rows have
+    not seen, so that the fastest of all measured rows answer; ``merges``: its own leave it to another kernel to
     add up what the parts of a split cache gave; ``joins``: whether decodes beside prompts are in the prompts' call,
     where a decode's query has a tile of its own. ``chunks_alone``: whether on a GPU the delta rule goes over a prompt
     in one kernel, an SM for each value head of a sequence. ``channel_blocks``: its causal convolution gives every
@@ -227,6 +234,7 @@ class Library:
     other_experts: Callable[[str, bool, bool, GPUSpec], bool] = as_measured
     decodes_by: Callable[[str, GPUSpec], str] = its_own
     products_by: Callable[[str, str, GPUSpec], str] = its_own_products
+    tunes_products: Callable[[str, GPUSpec], bool] = takes_the_measured
     merges: bool = True
     joins: Callable[[GPUSpec], bool] = apart
     chunks_alone: Callable[[GPUSpec], bool] = several_kernels

@@ -87,6 +87,17 @@ def other_experts(variant: str, gated: bool, gathered: bool, gpu: GPUSpec) -> bo
     return runs_generated(gpu) and gated and not gathered and variant in ("fp8_block", "nvfp4")
 
 
+def tunes_products(variant: str, gpu: GPUSpec) -> bool:
+    """nvfp4 on compute capability 10: the engine times cuBLASLt's, CUTLASS's and other kernels for each product when it
+    starts (enable_autotuner, on by default; nvfp4_gemm of _torch/custom_ops; as recalled, unverified).
+
+    The rows of 1.3.0rc20 are of a tile that nothing chose: with 1 to 128 rows they take as long as K is wide, 8192 x
+    8192 22.7 us and 8192 x 16384 39.4 us at 0.24 of the bandwidth (B200; GB200 alike), where the tables of vLLM and
+    SGLang have 13 and 20 us; from 256 rows on all agree.
+    """
+    return variant == "nvfp4" and runs_generated(gpu)
+
+
 def runs_as(word: str, gpu: GPUSpec) -> str:
     """Weights in mxfp4 have activations in mxfp8 from compute capability 10.0 on (_torch/model_config.py,
     get_mxfp4_quant_algo: W4A8_MXFP4_MXFP8), in 16 bit before."""
@@ -105,6 +116,7 @@ TRTLLM = Library(
     "trtllm", code=0, turn=1, norms=("rms", "layer"), all_reduces=ALL_REDUCES,
     share_attention=share_attention, unpacks_experts=False, expert_kernel=expert_kernel,
     generated_experts=GENERATED_EXPERTS, gathered_experts=GATHERED_EXPERTS, other_experts=other_experts,
+    tunes_products=tunes_products,
     merges=False, channel_blocks=True, quantizes=("scale", "cast"),
 )  # fmt: skip
 

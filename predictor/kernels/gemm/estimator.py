@@ -49,12 +49,6 @@ def _whole(size: float, multiple: float) -> float:
     return float(np.ceil(size / multiple) * multiple)
 
 
-def _answering(batch: Batch, dtype: str, quant: str, gpu: GPUSpec) -> Library:
-    """The library whose rows tell of the products of a batch."""
-    runs = engines.library(batch.kernels)
-    return engines.answering(runs.products_by(batch.kernels, variant(dtype, quant), gpu))
-
-
 class TensorCoreGemm(ServingEstimator):
     """Seconds of GEMMs with serving kernels; fp16 is answered as bf16, eager PyTorch as vLLM's linear layer."""
 
@@ -66,8 +60,20 @@ class TensorCoreGemm(ServingEstimator):
             groups = np.array([getattr(batch.ops[i], "kind", "") == GROUPED for i in rows.tolist()], dtype=bool)
             for grouped in (False, True):
                 if (of := rows[groups == grouped]).size:
-                    seconds[of] = self._seconds(batch, gpu, dtype, quant, of, grouped)
+                    libraries = self._answering(batch, dtype, quant, gpu)
+                    ways = [self._seconds(batch, gpu, dtype, quant, of, grouped, each) for each in libraries]
+                    seconds[of] = np.minimum.reduce(ways)
         return seconds
+
+    def _answering(self, batch: Batch, dtype: str, quant: str, gpu: GPUSpec) -> tuple[Library, ...]:
+        """The libraries whose rows tell of the products of a batch, of which the fastest answers; the first is the one
+        that it runs."""
+        runs, name = engines.library(batch.kernels), variant(dtype, quant)
+        first = engines.answering(runs.products_by(batch.kernels, name, gpu))
+        if not runs.tunes_products(name, gpu):
+            return (first,)
+        others = (each for each in engines.measured() if each.name != first.name)
+        return first, *(each for each in others if self._corrections.measures(gpu, each.name, name))
 
     def core_seconds(
         self, shapes: Shapes, gpu: GPUSpec, dtype: str, kernels: str, prologue: float | None = None
@@ -86,7 +92,7 @@ class TensorCoreGemm(ServingEstimator):
 
         op, columns = batch.ops[0], batch.columns
         dtype, quant = op.dtype, getattr(op, "quant", "")
-        source, kind, constants = self._constants(batch, gpu, dtype, quant)
+        source, kind, constants = self._constants(gpu, dtype, quant, self._answering(batch, dtype, quant, gpu)[0])
         shapes = self._shapes(batch, dtype, quant, np.array([0]))
         device = self._corrections.device_as(source, gpu, dtype)
         parts, bound = core_terms(shapes, device, constants)
@@ -104,7 +110,7 @@ class TensorCoreGemm(ServingEstimator):
             ("aligned kernel", at, "s", "time of the aligned product"),
         ])  # fmt: skip
         parts += constant_terms(constants, without="nothing" if shapes.quantizes else "quantize")
-        rests = self._corrections.rests_on(source, gpu, _answering(batch, dtype, quant, gpu).name, kind)
+        rests = self._corrections.rests_on(source, gpu, self._answering(batch, dtype, quant, gpu)[0].name, kind)
         return Explanation(tuple(parts), bound, rests)
 
     def _asked(self, key: str, shapes: Shapes) -> str:
@@ -118,9 +124,8 @@ class TensorCoreGemm(ServingEstimator):
             return f"exp(r): from the trees, or a calibration, at {at} rows, a measured size"
         return f"kernel / core: from the trees, interpolated between the measured {at} rows"
 
-    def _constants(self, batch: Batch, gpu: GPUSpec, dtype: str, quant: str) -> tuple[str, str, Constants]:
+    def _constants(self, gpu: GPUSpec, dtype: str, quant: str, library: Library) -> tuple[str, str, Constants]:
         """(whose, of which variant, constants)."""
-        library = _answering(batch, dtype, quant, gpu)
         source, kind, constants = self._corrections.resolve(gpu, library.name, variant(dtype, quant))
         return source, kind, cast(Constants, constants)
 
@@ -131,10 +136,11 @@ class TensorCoreGemm(ServingEstimator):
         return Shapes(count, m, n, k, *sizes, blocked=quant == BLOCKED, quantized=given)
 
     def _seconds(
-        self, batch: Batch, gpu: GPUSpec, dtype: str, quant: str, rows: npt.NDArray[np.int64], grouped: bool
-    ) -> FloatArray:
-        shapes, library = self._shapes(batch, dtype, quant, rows), _answering(batch, dtype, quant, gpu)
-        source, kind, constants = self._constants(batch, gpu, dtype, quant)
+        self, batch: Batch, gpu: GPUSpec, dtype: str, quant: str, rows: npt.NDArray[np.int64], grouped: bool,
+        library: Library,
+    ) -> FloatArray:  # fmt: skip
+        shapes = self._shapes(batch, dtype, quant, rows)
+        source, kind, constants = self._constants(gpu, dtype, quant, library)
         if grouped:
             return core_time(replace(shapes, grouped=True), self._device(source, gpu, dtype), constants).total
         return self._corrected(
