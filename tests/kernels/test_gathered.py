@@ -177,3 +177,14 @@ def test_power_holds_lanes_that_registers_feed() -> None:
     plain = make_batch("convolution", [conv("fp32", side=5)])
     same = [float(estimator.seconds(plain, gpu)[0]) for gpu in (v100, replace(v100, power_limit_w=150.0))]
     assert same[0] == same[1], "what power leaves there is in the constants"
+
+
+@pytest.mark.parametrize("dtype", ["tf32", "fp16"])
+def test_a_tap_needs_no_transposes(dtype: str) -> None:
+    one = conv(dtype, batch=64, into=256, out=256, size=28, side=1)
+    assert core.is_plain(one)
+    assert core.transposes(one) == ()
+    assert seconds(one) == seconds(replace(one, channels_last=True))
+    for other in (replace(one, stride=2, out_h=14, out_w=14), replace(one, out_h=30, out_w=30), conv(dtype)):
+        assert len(core.transposes(other)) == 2, other
+    assert core.transposes(replace(one, groups=4)) == ()

@@ -2,7 +2,7 @@
 
     implicit   a product of (pixels, taps x channels) whose operand is gathered on the way: the gemm core's, with the
                bytes of the tensors in place of the product's; where tensor cores want channels side by side and they do
-               not lie so, both tensors are transposed once (cuDNN's nchwToNhwc)
+               not lie so, both tensors are transposed once (cuDNN's nchwToNhwc), but for one tap (`is_plain`)
     lanes      the same product of fp32 numbers on the CUDA cores: of fp32, and of TF32 where its channels are too few
                for tensor cores (`on_lanes`); no transposes
     winograd   F(4 x 4, 3 x 3) in four kernels (Lavin and Gray, arXiv:1509.09308): both operands transformed, 36
@@ -159,9 +159,15 @@ def lanes_product(op: Convolution) -> tuple[int, int, int, int]:
     return groups, m, n, op.taps * _aligned(_summed(op), _TURN_OF_GRADIENT if gradient else _TURN_OF_THREE)
 
 
+def is_plain(op: Convolution) -> bool:
+    """Whether a sample is a product of the weight and its pixels as they lie: one tap, stride 1."""
+    unpadded = (op.in_d, op.in_h, op.in_w) == (op.out_d, op.out_h, op.out_w)
+    return op.taps == op.stride == 1 and unpadded
+
+
 def transposes(op: Convolution) -> tuple[Elementwise, ...]:
     """The kernels that put channels side by side and back, where a tensor-core product wants it so."""
-    if op.channels_last or on_lanes(op) or op.is_depthwise:
+    if op.channels_last or on_lanes(op) or op.is_depthwise or is_plain(op):
         return ()
     counts = (op.batch * op.in_channels * op.in_pixels, op.batch * op.out_channels * op.pixels)
     return tuple(Elementwise(op.dtype, "copy", count) for count in counts)
