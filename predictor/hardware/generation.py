@@ -25,6 +25,10 @@ MEMORY_LATENCY_CLOCKS: Mapping[str, float] = {
     "7.0": 434.0, "7.5": 434.0, "8.0": 466.3, "8.6": 557.0, "8.9": 541.5, "9.0": 478.8, "10.0": 838.0, "10.3": 838.0,
     "12.0": 541.5, "cdna": 696.0, "cdna2": 696.0, "cdna3": 907.0, "cdna4": 907.0,
 }  # fmt: skip
+#: Compute capabilities whose L2 is one part, as large to every SM as the catalogue says. That of A100, H100, B200 is
+#: two: each holds what the SMs beside it read, so that what all read stands there twice. Source: A100 white paper,
+#: "A100 L2 cache"; the Ada and Blackwell RTX white papers have one L2.
+_WHOLE_L2 = ("8.6", "8.7", "8.9", "12.0")
 #: Of a board that is not listed: the middle of the table. Chosen by hand, not from data.
 _OTHER_CLOCKS = 550.0
 
@@ -38,6 +42,11 @@ def memory_latency_s(gpu: GPUSpec) -> float:
     """
     clocks = MEMORY_LATENCY_CLOCKS.get(gpu.compute_capability or gpu.architecture, _OTHER_CLOCKS)
     return clocks / gpu.boost_clock_hz
+
+
+def l2_is_whole(gpu: GPUSpec) -> bool:
+    """Whether L2 is known to be one part."""
+    return chip(gpu.compute_capability) in _WHOLE_L2
 
 
 def generation(gpu: GPUSpec) -> str:

@@ -326,3 +326,22 @@ def test_only_the_engine_that_moves_one_element_a_thread_pays_for_it() -> None:
     taken = {k: float(estimator.seconds(make_batch("elementwise", ops, k), gpu)[0]) for k in KERNELS}
     assert taken["sarathi"] > taken["vllm"] / 0.9
     assert taken["vllm"] == taken["sglang"] == taken["trtllm"] == taken["pytorch"]
+
+
+def test_an_l2_of_one_part_holds_twice_as_much() -> None:
+    """Two parts hold what all SMs read twice: L4 and A100 have about as much L2, and their streams differ in when they
+    leave it."""
+    l4, a100 = load_gpu("l4"), load_gpu("a100-pcie-40gb")
+    estimator = load_artifacts().select("elementwise", "fp32")
+    assert estimator is not None
+
+    def share_of_stream(gpu: GPUSpec, fill: float) -> float:
+        """Seconds of a kernel that moves ``fill`` of L2, over those of DRAM at its sustained rate."""
+        op = Elementwise("fp32", "relu", int(fill * gpu.l2_bytes / 8))
+        large = Elementwise("fp32", "relu", 1 << 28)
+        one, long = (float(estimator.seconds(make_batch("elementwise", [each]), gpu)[0]) for each in (op, large))
+        return (one - START.fixed_s) / long * large.bytes_moved() / op.bytes_moved()
+
+    assert share_of_stream(a100, 0.65) > 0.9
+    assert share_of_stream(l4, 0.65) < 0.5
+    assert share_of_stream(l4, 1.3) > 0.9

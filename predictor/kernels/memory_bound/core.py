@@ -60,7 +60,7 @@ class Constants(Named):
     norm_row: float
     norm_element: float
     spill_width: float  # width, in log(footprint), of the transition from hit to miss of what is read again
-    resident: float  # share of L2 that operands may fill and stay
+    resident: float  # share of an L2 in two parts (A100's) that operands may fill and stay
     l2_share: float  # share of the L2 bandwidth limit that kernels reach
     norm: float  # p
     fixed_s: float  # a kernel
@@ -253,13 +253,16 @@ def traffic_of(batch: Batch, gpu: GPUSpec) -> OperatorTraffic:
     return _TRAFFIC.get(batch.family, _stream)(batch, gpu)
 
 
-def kernel_seconds(traffic: OperatorTraffic, device: Device, hold: Any, const: Constants) -> FloatArray:
+def kernel_seconds(
+    traffic: OperatorTraffic, device: Device, hold: Any, const: Constants, parts: float = 2.0
+) -> FloatArray:
     """Time on a busy GPU, shape (n,). ``device``: the bandwidth that a stream reaches, and the CUDA cores' fp32 peak.
 
-    ``hold``: share of L2 at which half of what is read again misses.
+    ``hold``: share of L2 at which half of what is read again misses. ``parts``: how often L2 holds what all SMs read.
     """
     # Operands that fit a part of L2 are still there (a producer ran just before, a benchmark repeats itself).
-    held = np.minimum(np.maximum(2.0 - traffic.once / (const.resident * device.l2_bytes), 0.0), 1.0)
+    stays = const.resident * 2.0 / parts * device.l2_bytes
+    held = np.minimum(np.maximum(2.0 - traffic.once / stays, 0.0), 1.0)
     room = hold * device.l2_bytes / np.maximum(traffic.footprint, 1.0)
     miss = 1.0 / (1.0 + np.minimum(room, 100.0) ** (1.0 / const.spill_width))
     moved = traffic.once * (1.0 - held) + (traffic.reread + traffic.fetched) * miss

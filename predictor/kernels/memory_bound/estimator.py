@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.errors import SpecError
+from predictor.hardware.generation import l2_is_whole
 from predictor.hardware.gpu import GPUSpec
 from predictor.hardware.what_if import as_filed
 from predictor.kernels.base import Batch, Launched
@@ -75,7 +76,8 @@ class MemoryBound(Launched):
         """Kernel time on a busy GPU, shape (n,); a variant has the rows in flight of the board that it is one of."""
         share, hold = self.board(gpu)
         device = Device.sheet(gpu, gpu.vector_flops("fp32")).sustaining(bandwidth=share)
-        return kernel_seconds(traffic_of(batch, as_filed(gpu)), device, hold, self.const)
+        parts = 1.0 if l2_is_whole(gpu) else 2.0
+        return kernel_seconds(traffic_of(batch, as_filed(gpu)), device, hold, self.const, parts)
 
     def explain(self, batch: Batch, gpu: GPUSpec) -> Explanation:
         """Bytes, rates and fixed times of the only operator of ``batch``."""
