@@ -38,7 +38,7 @@ from predictor.simulate.falling import falling_notes
 from predictor.simulate.interval import RunSpread, facts_of, interval_of, range_notes, run_spread
 from predictor.simulate.memory import Memory, memory_of, parameters
 from predictor.simulate.plan import plan_of
-from predictor.simulate.stage import DRAFT_PROMPTS, EXCHANGES, PIPELINE, Plan
+from predictor.simulate.stage import DRAFT_PROMPTS, EXCHANGES, IMAGES, PIPELINE, Plan
 from predictor.simulate.sustained import power_notes
 from predictor.simulate.times import GAPS, LAUNCHING, Operators, OpTime, TimedStage, largest_moment
 
@@ -124,11 +124,13 @@ class Forecast:
             }
         if mode == "forward" and rest:  # a pipeline's parts
             return {timed.stage.phase: timed.total_s for timed in self.stages}
+        towers = [timed.total_s for timed in rest if timed.stage.phase == IMAGES]
+        seen_s = {IMAGES: towers[0]} if towers else {}
         if mode != "generate":
-            return {mode: self.latency_s}
-        read_s = first.each_s + sum(timed.total_s for timed in rest if timed.stage.phase == DRAFT_PROMPTS)
+            return {**seen_s, mode: self.latency_s - sum(seen_s.values())}
+        read_s = first.each_s + sum(timed.total_s for timed in rest if timed.stage.phase in (DRAFT_PROMPTS, IMAGES))
         decode_s = self.latency_s - read_s if rest else 0.0
-        phases = {"prefill": read_s, "decode": decode_s, "ttft": read_s}
+        phases = {**seen_s, "prefill": read_s - sum(seen_s.values()), "decode": decode_s, "ttft": read_s}
         serving = self.run.work.serving
         assert serving is not None
         return phases | ({"tpot": decode_s / (serving.output_len - 1)} if rest else {})
@@ -267,7 +269,7 @@ class Forecast:
         unknown = unknown_shares(op_times, table)
         taken = remark(run.work.execution, run.work.software)
         known = run.numbers.notes + board_notes(run.gpu, run.work.parallelism.num_gpus)
-        known += run.config.notes + ignored_notes(run.config.ignored)
+        known += _model_notes(run) + ignored_notes(run.config.ignored)
         known += context_notes(run.config, run.work) + capture_notes(run)
         training = run.work.training
         if training is not None and training.lora_targets is not None:
@@ -398,3 +400,13 @@ def _operators(known: Known, key: tuple[GPUSpec, Engine, int], run: Run, interva
 def _forget(known: Known) -> None:
     for key in [key for key, operators in known.items() if len(operators.rows) > REMEMBERED]:
         del known[key]
+
+
+def _model_notes(run: Run) -> tuple[str, ...]:
+    """What is said of the model; with images, not that they are left out."""
+    notes = run.config.notes
+    if run.work.serving is None or run.work.serving.images is None:
+        return notes
+    from predictor.models.built.stand_in import LANGUAGE_ALONE  # few runs have images
+
+    return tuple(note for note in notes if note != LANGUAGE_ALONE.format(run.config.name))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from predictor.formats.parts import Checkpoint, Formats
     from predictor.graph.graph import Graph
     from predictor.graph.recording import Recording
+    from predictor.models.built.vision import VisionTower
     from predictor.models.step import Step
 
 #: (logical axis, size) -> what one GPU of a mesh has of it (`predictor.passes.shard.local_size`).
@@ -136,6 +137,15 @@ class Model(ABC):
     def published_fp8(self) -> str:
         """The word of ``--dtype`` of the fp8 checkpoint that its publisher has beside one in 16 bit; "" for none."""
         return ""
+
+    @property
+    def tower(self) -> VisionTower | None:
+        """What images pass on their way to it; None for a model that sees nothing."""
+        return None
+
+    def seeing(self) -> Self:
+        """The model with its tower, which its config was not read without."""
+        return self
 
     # -- what is known of its layers; 0, "" or False where a model does not know --------------------------------------
 

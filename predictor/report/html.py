@@ -115,7 +115,9 @@ def settings(answer: Prediction) -> list[tuple[str, str]]:
     elif work.mode == "decode":
         flags.append(("context_len", str(work.given_len)))
     else:
-        flags.append(("seq_len", str(work.seq_len)))
+        flags.append(("seq_len", str(work.text_len)))
+    if serving is not None and serving.images is not None:
+        flags.append(("images", str(serving.images)))
     if serving is not None and serving.output_len:
         flags.append(("output_len", str(serving.output_len)))
     if work.steps > 1:

@@ -76,6 +76,7 @@ def _workload(answer: Prediction) -> dict[str, Any]:
         "mode": work.mode,
         "batch": work.batch,
         "seq_len": work.seq_len,
+        "images": None if serving is None or serving.images is None else serving.images._asdict(),
         "output_len": 0 if serving is None else serving.output_len,
         "steps": work.steps,
         "context_len": 0 if serving is None else serving.context_len,

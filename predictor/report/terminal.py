@@ -39,7 +39,9 @@ def first_line(answer: Prediction) -> str:
     elif work.mode == "decode":
         parts.append(f"context-len {work.given_len}")
     elif answer.lengths_matter:
-        parts.append(f"seq-len {work.seq_len}")
+        parts.append(f"seq-len {work.text_len}")
+    if serving is not None and serving.images is not None:
+        parts.append(f"images {serving.images} ({serving.images.tokens:,} tokens beside)")
     if serving is not None and serving.output_len:
         parts.append(f"output-len {serving.output_len}")
     if serving is not None and serving.drafts:

@@ -253,6 +253,9 @@ class Words:
         WORKLOAD, "a ragged batch, packed without padding: the prompt length of every sequence (in decode: its tokens"
         " in the cache); 0 is an empty slot, which costs nothing", modes=("forward", *CACHED), unit="N,N,...",
         column="prompt_lens"))
+    images: str | None = field(default=None, metadata=row(
+        WORKLOAD, "images of every sequence, height and width in pixels: they pass the model's vision tower, and their"
+        " tokens come to those of --seq-len", modes=("prefill", "generate"), unit="NxHxW", column="images"))
     steps: int | None = field(default=None, metadata=row(
         WORKLOAD, "passes one after the other, as a diffusion sampler runs them", usual="1, or the pipeline's",
         modes=("forward",), unit="passes", least=1, most=_STEPS))

@@ -17,6 +17,7 @@ from predictor.hardware.what_if import with_values
 from predictor.kernels.artifact import ArtifactSet, RooflineOnly, load_artifacts
 from predictor.models.base import CACHED, MODES, Feature, Model
 from predictor.models.forms import model_of
+from predictor.request.images import Pictures, pictures_of
 from predictor.request.instance import of_instance
 from predictor.request.numbers import Cache, cached, default_attention, dtype_word, experts_as_they_are, numbers_of
 from predictor.request.options import DECODES, OPTIONS, TRAIN, Words, words_of_modes
@@ -88,6 +89,10 @@ class Request(Words):
         slots = () if self.prompt_lens is None else ragged_lengths(self.prompt_lens)
         lens = tuple(n for n in slots if n)  # an empty sequence costs nothing
         sizes = _sizes(self, config, slots)
+        pictures = pictures_of(self.images, config, bool(slots), self.pp)
+        if pictures is not None and isinstance(sizes["seq_len"], int):
+            sizes["seq_len"] += pictures.tokens
+            config = config.seeing()
         lora, published = self.lora != 0, config.published_fp8
         numbers, source = numbers_of(config.checkpoint, gpu, self.dtype, self.mode, engine, lora, published)
         if config.every_expert and not engine.fuses:
@@ -111,7 +116,7 @@ class Request(Words):
             execution=engine.name,
             attention=attention,
             training=_training(self, config),
-            serving=_serving(self, sizes, numbers.kv, kv_source),
+            serving=_serving(self, sizes, numbers.kv, kv_source, pictures),
             launch_overhead_s=launch_s,
             launch_overhead_assumed=assumed,
             parallelism=degrees,
@@ -174,7 +179,7 @@ class Runs:
 
 def _sized_alone(asked: Request, model: Model) -> bool:
     """Whether sizes change nothing of a run but its lengths: those of no inputs, and of no micro-batches."""
-    fixed = model.sizes is not None or model.parts() or not model.supports(Feature.LENGTH)
+    fixed = asked.images is not None or model.sizes is not None or model.parts() or not model.supports(Feature.LENGTH)
     return asked.mode != "train" and asked.prompt_lens is None and not fixed and not asked.drafts
 
 
@@ -206,7 +211,9 @@ def _training(asked: Request, config: Model) -> Training | None:
     return Training(**words | {"micro_batch": 1} if assumed else words, micro_batch_assumed=assumed)
 
 
-def _serving(asked: Request, sizes: Mapping[str, int], kv_dtype: str, kv_source: str) -> Serving | None:
+def _serving(
+    asked: Request, sizes: Mapping[str, int], kv_dtype: str, kv_source: str, pictures: Pictures | None
+) -> Serving | None:
     """The words of serving, which other modes refuse, with what is read of them in place of what was asked."""
     words: dict[str, Any] = {name: getattr(asked, name) for name in _SERVES}
     if words["step_overhead"] is not None:
@@ -214,7 +221,7 @@ def _serving(asked: Request, sizes: Mapping[str, int], kv_dtype: str, kv_source:
     if asked.mode not in CACHED:
         _refuse(words)
         return None
-    words |= {name: sizes[name] for name in sizes.keys() & words.keys()}
+    words |= {name: sizes[name] for name in sizes.keys() & words.keys()} | {"images": pictures}
     drafts, acceptance, draft_model = (words.pop(name) for name in _SPECULATES)
     if asked.mode in DECODES and (drafts or acceptance is not None or draft_model is not None):
         OPTIONS["drafts"].check(drafts)

@@ -9,6 +9,7 @@ from predictor.engines import GREEDY
 from predictor.errors import RequestError
 from predictor.files.records import dataclass
 from predictor.models.base import CACHED
+from predictor.request.images import Pictures
 from predictor.request.numbers import DEFAULT
 from predictor.request.options import OPTIONS, check_words, checks_of
 from predictor.request.speculation import tokens_a_step
@@ -28,6 +29,7 @@ class Serving:
     `Workload.waits_s`). ``sampling``: how a step's tokens are chosen, of `SAMPLINGS`.
     ``drafts``: tokens that are guessed a step, ``acceptance``: how many of them are right
     (`predictor.request.speculation`), ``draft_model``: the model that guesses, "" for a layer of the run's own.
+    ``images`` of a sequence, whose tokens are among those of its prompt.
     """
 
     mode: str
@@ -40,6 +42,7 @@ class Serving:
     drafts: int = 0
     acceptance: float = 0.0
     draft_model: str = ""
+    images: Pictures | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in CACHED:
@@ -51,6 +54,8 @@ class Serving:
             OPTIONS["output_len"].refuse(self.output_len)
         if self.context_len and self.mode != "decode":
             OPTIONS["context_len"].refuse(self.context_len)
+        if self.images is not None and self.mode == "decode":
+            OPTIONS["images"].refuse(str(self.images))
         if self.drafts and self.mode == "prefill":
             OPTIONS["drafts"].refuse(self.drafts)
         if self.step_overhead_s is not None:

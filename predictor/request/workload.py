@@ -157,6 +157,12 @@ class Workload:
         return CHECKPOINT if self.dtype_source == CHECKPOINT else FP8 if self.dtype_recipe else self.dtype
 
     @property
+    def text_len(self) -> int:
+        """Tokens of a sequence beside those of its images."""
+        images = None if self.serving is None else self.serving.images
+        return self.seq_len - (0 if images is None else images.tokens)
+
+    @property
     def tokens_each(self) -> int:
         """Tokens of a sequence of training, forward passes and prompts."""
         return self.seq_len if self.training is None else self.training.mean_len or self.seq_len

@@ -253,12 +253,19 @@ def memory_of(run: Run, plan: Plan, most: Any = None) -> Memory:
         return Memory(*held, 0.0, stage=stage, stages=work.parallelism.pp, **allowed)
     parts = run.config.supports(Feature.NAMES)
     weights = _weight_bytes(run.config, run.numbers.formats, mesh_of(work)) if parts else _read_off(plan, run)
+    tower = run.config.tower if work.serving is not None and work.serving.images is not None else None
+    if tower is not None:  # layers are split, what is before and after them is whole on each GPU
+        from predictor.models.built.config import of_tower  # a traced model starts without it
+
+        of_layers = parameters(of_tower(tower, run.config.name)) / tower.ranks(work.parallelism.tp)
+        weights = weights + (of_layers + tower.end_parameters) * run.numbers.formats.high.weight_bytes
     cache = cache_bytes(run.config, work, run.numbers, run.config.stack(plan.first))
     if work.serving is not None and work.serving.drafts:
         more = bytes_of_drafts(run)
         weights, cache = weights + more[0], cache + more[1]
     ranks = work.parallelism.dp
-    ran = plan.stages if work.serving is None else plan.stages[:1]  # parts of a pipeline; decode steps need less
+    passes = 1 if tower is None else 2  # prompts', and images'; decode steps need less
+    ran = plan.stages if work.serving is None else plan.stages[:passes]  # parts of a pipeline
     most = max(_largest_moment(stage.graph) for stage in ran) if most is None else most
     return Memory(weights, 0.0, 0.0, most, cache, sequences=work.batch // ranks, ranks=ranks, **allowed)
 

@@ -20,12 +20,13 @@ from predictor.request.workload import Workload
 from predictor.simulate.capture import decode_size, padded, padded_lens, prompt_size, tokens_of
 from predictor.simulate.columns import NoColumns, Size, agree, each_of, first, points, whole
 from predictor.simulate.lower import Lowering, lower, mesh_of
-from predictor.simulate.stage import DRAFT, DRAFT_PROMPTS, Plan, Stage
+from predictor.simulate.stage import DRAFT, DRAFT_PROMPTS, IMAGES, Plan, Stage
 from predictor.simulate.templates import lower_alike
 from predictor.simulate.timeline import gaps_of
 
 if TYPE_CHECKING:
     from predictor.passes.mesh import Mesh
+    from predictor.request.images import Pictures
 
 #: Context lengths at which a decode step is forecast; steps between them are interpolated. A step's time is close to
 #: linear in the context, with bends where attention's tiles fill another wave. Chosen by looking at 24 random runs of
@@ -53,7 +54,7 @@ def plan_of(run: Run, captured: bool = True) -> Plan:
     def stage(passes: _Passes, phase: str, weight: float = 1.0, context: int = 0) -> Stage:
         graph, host, alone = passes
         gaps = gaps_of(host in (CAPTURED, PIECES), work.kernel_gap_s)
-        once = () if phase in (DRAFT, DRAFT_PROMPTS) else waits
+        once = () if phase in (DRAFT, DRAFT_PROMPTS, IMAGES) else waits
         passed = Stage(reducing(graph, run), phase, weight, host, launch_s, once, gaps, context, counted=alone)
         return passed if work.parallelism.pp == 1 else _piped(passed, config, work, numbers)
 
@@ -71,6 +72,8 @@ def plan_of(run: Run, captured: bool = True) -> Plan:
         )
     prompts = mode if mode != "generate" else "prefill"
     stages = [stage(_prompts(run, prompts, captured), prompts, float(work.steps))]
+    if work.serving is not None and work.serving.images is not None:
+        stages.append(stage(_Passes(_tower_graph(run, work.serving.images), engine.host), IMAGES))
     if mode == "generate":
         assert work.serving is not None
         grown, weights = sample_contexts(work.serving.output_len - 1)
@@ -86,6 +89,20 @@ def plan_of(run: Run, captured: bool = True) -> Plan:
             ]
             stages.append(stage(_draft_prompts(run, captured), DRAFT_PROMPTS))
     return Plan(tuple(stages))
+
+
+def _tower_graph(run: Run, images: Pictures) -> Graph:
+    """The pass of the images of all sequences of a rank through the model's tower, in 16 bit."""
+    from predictor.models.built.config import of_tower  # a traced model starts without it
+
+    work, tower = run.work, run.config.tower
+    assert tower is not None
+    count = first(work.sequences_a_pass) * images.number * images.sequences
+    step = replace(make_step(work, run.numbers, "forward", images.patches, 0, count), attention="flash")
+    mesh = mesh_of(work)
+    if mesh is not None and tower.ranks(mesh.degree("tp")) == 1:
+        mesh = None  # a copy on each GPU
+    return lower(Lowering(of_tower(tower, run.config.name), step, mesh, None, work.engine))
 
 
 class _Passes(NamedTuple):

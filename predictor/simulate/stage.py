@@ -16,6 +16,8 @@ EXCHANGES = GRADIENTS, WEIGHTS, PIPELINE = "gradients", "weights", "pipeline"
 
 #: Phases of speculative decoding beside the model's own passes: what makes drafts, and its pass over the prompts.
 DRAFT, DRAFT_PROMPTS = "draft", "draft prompts"
+#: Phase of the pass of images through a model's tower, ahead of the prompts'.
+IMAGES = "images"
 
 
 class Stage(NamedTuple):

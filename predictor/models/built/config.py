@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from predictor.errors import RequestError
-from predictor.files.records import dataclass
+from predictor.files.records import dataclass, replace
 from predictor.formats.parts import Checkpoint, Formats
 from predictor.graph.graph import Graph
 from predictor.graph.recording import Recording
@@ -14,6 +15,11 @@ from predictor.models.built.parameters import heaviest_stage_bytes, kv_cache_byt
 from predictor.models.built.stack import build
 from predictor.models.step import Step
 
+if TYPE_CHECKING:
+    from predictor.models.built.vision import VisionTower
+
+#: The model_type of a vision tower as a model of its own, which no config.json has.
+VISION = "vision tower"
 #: Types whose publisher has MODEL-FP8 beside MODEL, in blocks of 128 x 128. Source: config.json of Qwen/Qwen3-32B-FP8,
 #: Qwen/Qwen3-235B-A22B-FP8 and zai-org/GLM-5-FP8; of the other Qwen types as recalled of their pages, unverified.
 _FP8_IN_BLOCKS = (
@@ -126,6 +132,7 @@ class ModelConfig(Model):
     relative_buckets: int = 0
     num_labels: int = 0
     draft_layers: int = 0  # that guess further tokens (multi-token prediction), no part of ``layers``
+    tower: VisionTower | None = None  # what images pass
     assumed: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()  # keys of its config that nobody knows
     notes: tuple[str, ...] = ()  # what an answer says of how it stands for its config
@@ -160,7 +167,7 @@ class ModelConfig(Model):
     @property
     def causal(self) -> bool:
         """True where a position sees no later one."""
-        return self.model_type != "bert"
+        return self.model_type not in ("bert", VISION)
 
     @property
     def masked_head(self) -> bool:
@@ -256,7 +263,11 @@ class ModelConfig(Model):
 
     def graph(self, step: Step, accumulate: bool | None = None, tp: int = 1) -> Graph:
         """The forward pass with whole axes, by name; the passes cut them and make the backward pass."""
-        return build(self, step)
+        if self.model_type != VISION:
+            return build(self, step)
+        from predictor.models.built.vision import build as build_tower  # models that see nothing start without it
+
+        return build_tower(self, step)
 
     def recording(self, step: Step, accumulate: bool | None, tp: int, dtype: str) -> Recording:
         count = parameters(self)
@@ -281,12 +292,26 @@ class ModelConfig(Model):
     def weight_bytes_of_stage(self, formats: Formats, local: Local, share: float) -> float:
         return heaviest_stage_bytes(self, formats, local, share)
 
+    def seeing(self) -> ModelConfig:
+        return replace(self, assumed=tuple(said for said in self.assumed if not said.startswith("vision_config")))
+
     @property
     def published_fp8(self) -> str:
         return "fp8_block" if self.model_type.removesuffix("_text") in _FP8_IN_BLOCKS else ""
 
     def kv_bytes(self, batch: int, tokens: int, kv_dtype: str, local: Local = whole, tp: int = 1) -> float:
         return kv_cache_bytes(self, batch, tokens, kv_dtype, local)
+
+
+def of_tower(tower: VisionTower, name: str) -> ModelConfig:
+    """The layers of the tower of the model ``name`` as a model of their own, with what is before and after them."""
+    return ModelConfig(
+        f"{name} tower", VISION, "", "none", tower.hidden, tower.layers, tower.heads, tower.heads,
+        tower.hidden // tower.heads, tower.intermediate, 0, 0, "silu" if tower.gated else "gelu",
+        tower.gated, "rms" if tower.gated else "layer", not tower.gated,
+        position="rotary" if tower.rotary else "none", qkv_bias=not tower.gated, out_bias=not tower.gated,
+        mlp_bias=not tower.gated, tower=tower,
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=1024)

@@ -246,6 +246,10 @@ def config_from_dict(data: Mapping[str, Any], name: str = "model", where: str = 
         read = Read(data, seen)
         config = family(read, name, f"{where} ({model_type})")
         config = replace(config, draft_layers=draft_layers(read, config, where))
+        if data.get("vision_config") is not None:
+            from predictor.models.built.vision import tower_of  # models that see nothing start without it
+
+            config = replace(config, tower=tower_of(data))
     except SpecError:
         ignored_keys(data, model_type, seen, where)  # a missing size may be there under a misspelt key
         raise

@@ -104,10 +104,10 @@ def stand_in(data: Mapping[str, Any], name: str, where: str) -> ModelConfig:
         config, what = _nearest(data, name, f"{where} ({said})", said)
     lines = [f"Nobody knows model_type '{said}': {what}."]
     if data is not whole:
-        lines.append(
-            f"{name} is forecast from its language model: images and sound, and what reads them, are left out."
-        )
-    config = replace(config, notes=(*lines, *config.notes))
+        lines.append(LANGUAGE_ALONE.format(name))
+    from predictor.models.built.vision import tower_of  # a known type starts without it
+
+    config = replace(config, notes=(*lines, *config.notes), tower=tower_of(whole))
     quantized = whole if quantization_of(whole) is not None else data
     if quantization_of(quantized) is None:
         return config

@@ -36,6 +36,7 @@ from predictor.models.built.config import ModelConfig
 from predictor.models.built.load import config_file, config_from_dict, data_of, model_name
 from predictor.models.built.stand_in import LANGUAGE_ALONE, TEXTS, stand_in, text_of
 from predictor.models.built.type_reader import FAMILIES
+from predictor.models.built.vision import tower_of
 from predictor.models.forms import TRACED, no_inputs
 from predictor.models.step import Step
 from predictor.models.traced.model import Source, TracedModel
@@ -104,7 +105,7 @@ def traced_config(data: Mapping[str, Any], name: str, where: str) -> TracedModel
     built = _built(data, name, where)
     checkpoint = checkpoint_of_any(data, where) if built is None else built.checkpoint
     source = HuggingFace(data, name, where, built)
-    model = TracedModel(name, source, str(data["model_type"]), positions, checkpoint)
+    model = TracedModel(name, source, str(data["model_type"]), positions, checkpoint, tower=tower_of(data))
     if built is not None:
         return replace(model, assumed=built.assumed, ignored=built.ignored)
     kept = kept_object(

@@ -16,6 +16,7 @@ from predictor.graph.recording import Recording
 from predictor.graph.samples import TOKENS
 from predictor.models.base import CLASS_PLAN, Feature, Local, Model, Stack, whole
 from predictor.models.built.config import ModelConfig
+from predictor.models.built.vision import VisionTower
 from predictor.models.step import Step
 from predictor.ops.gemm import Gemm
 
@@ -119,6 +120,8 @@ class TracedModel(Model):
     checkpoint: Checkpoint | None = None
     assumed: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
+    #: What images pass, of a model that is forecast from its language model.
+    tower: VisionTower | None = None
     #: Whether its inputs are as long as a step says; images and samples of speech are as its config says.
     reads_length: bool = True
 
