@@ -146,7 +146,9 @@ class Batching(ABC):
     @property
     def settled(self) -> bool:
         """Whether there is nothing to choose: nobody waits, no prompt is begun, and those who decode have room."""
-        return bool(self.decoding) and not self.waiting and not self.begun and self.spare >= 0
+        if self.waiting or self.begun or not self.decoding:
+            return False
+        return self.sets_aside or self.pages.grown(self.clock, self.width) <= self.pages.free  # `spare` is not below 0
 
     @property
     def running(self) -> int:

@@ -132,16 +132,18 @@ class Server:
 
     def step(self, until_s: float) -> None:
         """Take one step, or several of decodes alone that all begin before ``until_s``."""
-        resting = not any(rank.batching.waiting or rank.batching.running for rank in self.ranks)
+        held = (rank.batching for rank in self.ranks)
+        resting = not any(each.waiting or each.begun or each.decoding for each in held)
         seen = self.now if resting or not self.ahead else self.before
         if not resting and self.unread < self._receive_every:
             seen = -math.inf
         else:
             self.unread = 0
         batches = [self._batch(rank, seen) for rank in self.ranks]
-        if any(batch.chunks for batch in batches):
+        asked = [batch for batch in batches if batch is not _DECODES]
+        if any(batch.chunks for batch in asked):
             self._mixed(batches)
-        elif any(batch.decodes for batch in batches):
+        elif len(asked) < len(batches) or any(batch.decodes for batch in asked):
             self._decodes(until_s)
         else:
             self._wait()
@@ -208,18 +210,17 @@ class Server:
         most = self._lasting_of(running)
         if len(self.ranks) == 1 and self.lanes == 1 and until_s < math.inf and self._few(running[0], most, until_s):
             return
-        widest = max(len(each.decoding) for each in running)
+        counts = [len(each.decoding) for each in running]
         steps = most if until_s == math.inf else min(most, FIRST * FIRST)
         while True:  # as many steps as may begin before ``until_s``: a few, where requests come all the time
-            seconds = self._seconds_of(running, widest, steps)
+            seconds = self._seconds_of(running, counts, steps)
             begins = self.now + np.cumsum(seconds) - seconds
             if steps == most or begins[-1] >= until_s:
                 break
             steps = min(most, FIRST * steps)
         count = max(1, int(begins.searchsorted(until_s)))
-        decoding = sum(len(each.decoding) for each in running)
         self._unread(count)
-        self._passed(float(np.add.reduce(seconds[:count])), count, decoding, 0, float(begins[count - 1]))
+        self._passed(float(np.add.reduce(seconds[:count])), count, sum(counts), 0, float(begins[count - 1]))
         self._tick(count, [True] * len(self.ranks))
 
     def _unread(self, steps: int) -> None:
@@ -246,21 +247,22 @@ class Server:
         self._tick(most, [True])
         return True
 
-    def _seconds_of(self, running: Sequence[Batching], widest: int, steps: int) -> FloatArray:
-        """What each of the next ``steps`` steps of decodes alone takes, of shape (steps,)."""
+    def _seconds_of(self, running: Sequence[Batching], counts: Sequence[int], steps: int) -> FloatArray:
+        """What each of the next ``steps`` steps of decodes alone takes, of shape (steps,); ``counts``: of sequences
+        that decode on each rank."""
         ticks = self._ticks(np.arange(float(steps)))
         if len(self.ranks) == 1:
-            return self.costs.decode(widest, running[0].context + len(running[0].decoding) * ticks)[0]
-        return self._round(running, *self._steps_of_ranks(running, widest, ticks))
+            return self.costs.decode(counts[0], running[0].context + counts[0] * ticks)[0]
+        return self._round(running, *self._steps_of_ranks(running, max(counts), ticks))
 
     def _steps_of_ranks(
         self, running: Sequence[Batching], widest: int, ticks: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
         """Of the ranks that decode, what their steps take, and hold up the slowest stage; each of shape
         (running, steps), from one call for all of them."""
-        counts = np.array([len(each.decoding) for each in running], dtype=np.float64)
-        first = np.array([each.context for each in running], dtype=np.float64)
-        contexts = first[:, None] + counts[:, None] * ticks
+        counts = [len(each.decoding) for each in running]
+        first = np.array([each.bases + n * each.clock for each, n in zip(running, counts, strict=True)], dtype=float)
+        contexts = first[:, None] + np.array(counts, dtype=float)[:, None] * ticks
         through, held = self.costs.decode(widest, contexts.ravel())
         return through.reshape(contexts.shape), held.reshape(contexts.shape)
 
@@ -342,6 +344,8 @@ class Server:
                 continue
             batching.tick(ticks)
             batching.steps += steps
+            if batching.ends[0][0] > batching.clock:
+                continue  # nobody is done; asking each of many ranks takes longer
             while (sequence := batching.due()) is not None:
                 batching.leave(sequence)
                 self._finished(sequence)
