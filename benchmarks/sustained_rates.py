@@ -2,12 +2,14 @@
 """Long runs of products: the best rates that were published against forecasts, and rows of long products.
 
 usage: benchmarks/sustained_rates.py [--ceilings $TILECAST_DATA/ceilings/matmul_ceilings.csv] [--rows datasets/simumax
-...]
+...] [--tables datasets/aiconfigurator]
 
 For every board of ``--ceilings`` that the catalogue has: TFLOP/s published, and of a forecast in a burst and in a long
 run, of the published shape and of the fastest in a hundred of the searched ones (PyTorch's kernels), and the need, W
 per SM and GHz, that holds these to what was published.
 For ``--rows``: the errors of the products, alone and with each taken for a part of a long run.
+For ``--tables``: the need of every board that has products of the same columns and depth short enough to run at the
+boost clock and so long that their repeats were held, by what ran them; the last line of a board is the median.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import os
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,11 +28,11 @@ from predictor.engines import EAGER
 from predictor.files.extras import require
 from predictor.fit.evaluate import predict_rows
 from predictor.formats.dtypes import bytes_of
-from predictor.hardware.gpu import GPUSpec, load_gpu
+from predictor.hardware.gpu import GPUSpec, list_gpus, load_gpu
 from predictor.kernels import power
 from predictor.kernels.artifact import load_artifacts
 from predictor.kernels.base import predict_kernels
-from predictor.kernels.device import tensor_rate
+from predictor.kernels.device import STATIC, sustained_share, tensor_rate
 from predictor.ops.base import Op
 from predictor.ops.gemm import Gemm
 
@@ -119,12 +122,65 @@ def long_rows(path: Path) -> None:
             )
 
 
+#: ms of a product that its repeats in a table leave at the boost clock, and from which on they are held; columns and
+#: depth from which on it can keep the tensor cores busy; columns and depths that say enough. Chosen by hand, not from
+#: data: tables repeat a product some ten times, and B200's clock falls after 5 ms of load.
+_SHORT_MS, _LONG_MS = (0.25, 1.0), 4.0
+_WIDE, _MANY = 3072, 20
+
+
+def long_tables(folder: Path) -> None:
+    """The need of boards whose tables have products of both kinds."""
+    pd = require("pandas")
+    boards: dict[str, list[Path]] = {}
+    for path in sorted(folder.glob("*.parquet")):
+        name = path.stem.rstrip("0123456789").rstrip("-")
+        boards.setdefault(path.stem if path.stem in list_gpus() else name, []).append(path)
+    for board, paths in boards.items():
+        if board not in list_gpus():
+            continue
+        gpu = load_gpu(board)
+        frame = pd.concat([dataset.read(path) for path in paths])
+        frame = frame[(frame["op"].astype(str) == "gemm") & (frame["flag"].astype(str) == "")]
+        frame = frame[(frame["n"] >= _WIDE) & (frame["k"] >= _WIDE) & (frame["kind"].astype(str) == "linear")]
+        frame["rate"] = 2e3 * frame["m"] * frame["n"] * frame["k"] / frame["latency_ms"]
+        for dtype in [dtype for dtype in ("bf16", "fp8") if ("matrix", dtype) in gpu.peaks]:
+            needs = []
+            for source, rows in frame[frame["dtype"].astype(str) == dtype].groupby("kernel_source", observed=True):
+                each = [_need_of(gpu, dtype, group) for _, group in rows.groupby(["n", "k"], observed=True)]
+                known = [need for need in each if need is not None]
+                if len(known) >= _MANY:
+                    needs.append(float(np.median(known)))
+                    print(f"{board} {dtype} {source}: {len(known)} x, W {needs[-1]:.2f}")
+            if needs:
+                print(f"{board} {dtype}: W {np.median(needs):.2f}")
+
+
+def _need_of(gpu: GPUSpec, dtype: str, rows: Any) -> float | None:
+    """W per SM and GHz of products of the same columns and depth; None without short and long ones."""
+    short = rows[(rows["latency_ms"] > _SHORT_MS[0]) & (rows["latency_ms"] < _SHORT_MS[1]) & (rows["m"] >= 1024)]
+    long = rows[rows["latency_ms"] > _LONG_MS]
+    if short.empty or long.empty:
+        return None
+    burst = float(short["rate"].max())
+    left = sustained_share(gpu)  # of the clock, as `power.held_s` has it
+    use = burst / gpu.peak_flops(dtype) / power.EFFICIENCY / left
+    clock = left * float(long["rate"].median()) / burst
+    share = STATIC + (1.0 - STATIC) * use * clock**3
+    cores = tensor_rate(gpu, "bf16") * gpu.sm_count * gpu.boost_clock_hz * 1e-9
+    return gpu.power_limit_w / share / cores
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     data = Path(os.environ.get("TILECAST_DATA", "."))
     parser.add_argument("--ceilings", type=Path, default=data / "ceilings" / "matmul_ceilings.csv")
     parser.add_argument("--rows", type=Path, nargs="*", default=[], help="data sets or shards")
+    parser.add_argument("--tables", type=Path, help="a folder of shards, a board each")
     arguments = parser.parse_args()
+    if arguments.tables is not None:
+        long_tables(arguments.tables)
+        return
     published(arguments.ceilings)
     for path in arguments.rows:
         long_rows(path)

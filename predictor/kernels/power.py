@@ -32,16 +32,21 @@ EFFICIENCY = 0.94
 #: found, so that one in a hundred of the searched shapes is forecast faster in a long run: H100 SXM 794.5 TFLOP/s in
 #: bf16; H100 1,402.6 (4.20) and H200 SXM 1,453.4 (3.75) in fp8, of which the mean is taken. 8.0: fitted to the
 #: products that SimuMax measured, least mean error, by the same script with --rows datasets/simumax; between what the
-#: search says on A100 SXM (3.22 at 271.2) and PCIe (2.84 at 252.9). Where boards disagree more (10.0: B200, GB200), or
-#: none is published, nothing is held. Source: stas00/ml-engineering@744d01e, maximum achievable matmul FLOPS.
+#: search says on A100 SXM (3.22 at 271.2) and PCIe (2.84 at 252.9). Source: stas00/ml-engineering@744d01e, maximum
+#: achievable matmul FLOPS. 10.0, whose best searched products are as short as bursts: solved for at what products of
+#: B200's tables lose that are repeated for longer than power allows, by the same script with --tables
+#: datasets/aiconfigurator, median over what ran them. The same says 2.96 of A100, 3.73 and 4.34 of H100, and of GB200
+#: 8.17 and 8.37; with 6.73, attention that is 0.65 busy is held at 1,643 MHz, where 1,580 was seen
+#: (flashinfer-ai/flashinfer pull 2899). Where nothing tells, nothing is held.
 CLOCK_WATTS: Mapping[tuple[str, int], tuple[float, float]] = {
     ("8.0", 16): (3.14, 1.41e9), ("9.0", 16): (3.58, 1.98e9), ("9.0", 8): (3.97, 1.98e9),
+    ("10.0", 16): (6.73, 1.965e9), ("10.0", 8): (8.14, 1.965e9),
 }  # fmt: skip
 #: Steps in which the held clock is found, chosen by hand, not from data: each leaves at most a third of the error.
 _STEPS = 12
 #: Dtypes that the published rates tell of -> bits that they are counted with, by definition of `CLOCK_WATTS`; int8 and
-#: 4 bit are not held.
-_DTYPES = {"tf32": 16, "bf16": 16, "fp16": 16, "fp8": 8}
+#: 4 bit are not held. mxfp8 multiplies as fp8 does.
+_DTYPES = {"tf32": 16, "bf16": 16, "fp16": 16, "fp8": 8, "mxfp8": 8}
 
 
 def held_clock(gpu: GPUSpec, bits: int = 16) -> float:

@@ -16,7 +16,7 @@ from predictor.hardware.what_if import vary
 from predictor.kernels.artifact import load_artifacts
 from predictor.kernels.base import predict_kernels
 from predictor.kernels.device import STATIC
-from predictor.kernels.power import EFFICIENCY, held_clock, held_s, seconds_at
+from predictor.kernels.power import EFFICIENCY, held_clock, held_s, need, seconds_at
 from predictor.ops import Attention, Gemm
 from predictor.simulate.stage import Plan, Stage
 from predictor.simulate.sustained import SETTLING_S
@@ -69,6 +69,17 @@ def test_long_products_are_at_most_the_best_that_was_published(name: str, publis
     for op in (SQUARE, Gemm("bf16", 2048, 2048, 13312)):
         done = run(2000, load_gpu(name), op)
         assert op.flops() / done.operators.seconds[0] <= published * 1.01
+
+
+def test_blackwell_is_held_near_the_clock_that_was_seen() -> None:
+    """B200 under attention whose products are 1,450 of 2,250 TFLOP/s at the boost clock: 1,580 of 1,965 MHz."""
+    gpu = load_gpu("b200-sxm")
+    watts, at_hz = need(gpu) or (0.0, 0.0)
+    clock = at_hz * clock_at(gpu.power_limit_w / watts, 1450 / 2250 / EFFICIENCY)
+    assert clock == pytest.approx(1580e6, rel=0.06)
+    assert held_clock(gpu, 8) < held_clock(gpu) < 0.8  # products keep the tensor cores busier than attention does
+    op = Gemm("mxfp8", 8192, 8192, 8192)
+    assert held_s([op], gpu, np.array([2e-4])) > 2e-4
 
 
 @pytest.mark.parametrize("use", [0.1, 0.5, 0.9, 1.0])
@@ -171,7 +182,7 @@ def test_what_no_published_rate_tells_of_is_not_held() -> None:
     assert held_s(others, PCIE, np.full(3, 1e-3)).tolist() == [0.0] * 3
     for name in list_gpus():
         gpu = load_gpu(name)
-        assert (held_clock(gpu) < 1.0) <= (gpu.compute_capability in ("8.0", "9.0")), name
+        assert (held_clock(gpu) < 1.0) <= (gpu.compute_capability in ("8.0", "9.0", "10.0")), name
     assert held_clock(load_gpu("h20-sxm")) == 1.0  # a quarter of the tensor rate
     assert EFFICIENCY < 1.0 and held_s([SQUARE], load_gpu("h20-sxm"), np.ones(1)).tolist() == [0.0]
     alone = predictor.predict("gpt3", "a100-pcie-80gb", mode="prefill", batch=4, artifacts="roofline")
