@@ -143,8 +143,14 @@ def _system(row: Mapping[str, Any]) -> Any:
 
 @lru_cache(maxsize=64)
 def described(system: SystemSpec, per_node: int, network_gbit: float) -> SystemSpec:
-    """``system`` with so many GPUs in a node, and nodes of so many Gbit/s in one direction (0: as it has them)."""
+    """``system`` with so many GPUs in a node, and nodes of so many Gbit/s in one direction (0: as it has them).
+
+    Of a rack of several hosts on one kind of link, a node that has as many GPUs as a host is one: its links join the
+    rack's GPUs all the same, and the rack has the network cards of all its hosts.
+    """
     described_system = system
+    if system.gpus_per_host and per_node in (0, system.gpus_per_host):
+        per_node, network_gbit = 0, network_gbit * system.gpus_per_node / system.gpus_per_host
     if network_gbit:
         cards = described_system.nics_per_node or 8
         described_system = replace(

@@ -42,6 +42,7 @@ _LINK_SHARE = (0.005, 2.0)
 # Links of a system, bytes/s in one direction and seconds: guards against slips.
 _SYSTEM = {
     "gpus_per_node": (1, 999),
+    "gpus_per_host": (1, 999),
     "link_group": (2, 999),
     "link_latency": (0.1e-6, 60e-6),
     "pcie_bandwidth": (1e9, 600e9),
@@ -117,8 +118,9 @@ def system_problems(values: Mapping[str, Any], link: str | None, by_ranks: Mappi
 
 _DIMENSIONS = {
     "sm_count": "count", "boost_clock": "frequency", "power_limit": "power", "pcie_bandwidth": "bandwidth",
-    "launch_overhead": "time", "gpus_per_node": "count", "link_group": "count", "link_latency": "time",
-    "pcie_latency": "time", "nics_per_node": "count", "nic_bandwidth": "bandwidth", "network_latency": "time",
+    "launch_overhead": "time", "gpus_per_node": "count", "gpus_per_host": "count", "link_group": "count",
+    "link_latency": "time", "pcie_latency": "time", "nics_per_node": "count", "nic_bandwidth": "bandwidth",
+    "network_latency": "time",
 }  # fmt: skip
 
 

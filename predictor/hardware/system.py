@@ -43,6 +43,7 @@ _MOST_NODES = 2
 # Field of the file -> (field of SystemSpec, dimension).
 _QUANTITIES: Mapping[str, tuple[str, str]] = {
     "gpus_per_node": ("gpus_per_node", "count"),
+    "gpus_per_host": ("gpus_per_host", "count"),
     "link_bandwidth": ("link_bandwidth", "bandwidth"),
     "link_latency": ("link_latency_s", "time"),
     "link_group": ("link_group", "count"),
@@ -73,7 +74,8 @@ class SystemSpec:
 
     id, name, aliases    the file's stem, what people call it, short names
     gpus                 GPU ids that this is the default system of
-    gpus_per_node        GPUs of a node
+    gpus_per_node        GPUs of a node: those that one kind of link joins, a rack's where it joins a rack
+    gpus_per_host        GPUs of one of its hosts, where a node is a rack of several; None where it is one host
     link                 one of `LINKS`;  in_switch_reduction: whether the switches reduce and multicast
     link_bandwidth       bytes/s in one direction per GPU over all of its links;  link_latency_s  seconds of one hop
     by_ranks             mesh: GPUs that take part -> bytes/s per GPU that their links give
@@ -106,6 +108,7 @@ class SystemSpec:
     gpus: tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
     whole: SystemSpec | None = None
+    gpus_per_host: int | None = None
 
     def __hash__(self) -> int:
         return hash(self.id)

@@ -15,7 +15,7 @@ from conftest import data_folder
 
 from predictor.fit.suite import described
 from predictor.hardware.gpu import load_gpu
-from predictor.hardware.system import default_system
+from predictor.hardware.system import default_system, load_system
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -43,6 +43,15 @@ def test_a_row_says_its_network() -> None:
     assert slow.across(8)[0] == pytest.approx(100e9) and slow.id == system.id
     assert described(system, 8, 0.0) is system
     assert described(system, 4, 800.0).gpus_per_node == 4
+
+
+def test_hosts_of_a_rack_share_its_links() -> None:
+    """A row of GB200 says 4 GPUs a node, as Slurm counts them; NVLink joins 72, and each host brings its cards."""
+    rack = load_system("gb200-nvl72")
+    assert described(rack, 4, 0.0) is rack
+    assert described(rack, 4, 1600.0).across(72)[0] == described(rack, 0, 1600.0).across(72)[0] == 18 * 1600e9 / 8
+    assert described(rack, 72, 7200.0).across(72)[0] == 7200e9 / 8
+    assert described(rack, 36, 0.0).gpus_per_node == 36
 
 
 def test_the_five_modes_of_a_layer_come_out_in_order(script: ModuleType) -> None:
