@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from predictor.ops.collective import Collective
 
 
+#: Names of what brings tokens to the experts of all ranks, and back.
+DISPATCH, COMBINE = "experts dispatch", "experts combine"
 #: Bytes of a routing choice that goes with a token: a weight and an index in 32 bit each, by definition.
 _CHOICE_BYTES = 8
 #: The scheme whose rows travel with a scale for a block.
@@ -107,11 +109,11 @@ def _nodes(node: Node, mesh: Mesh, prompts: bool) -> Iterator[Node]:
     x, y = node.inputs[0], node.outputs[0]
     there, gathered = _exchange(op, mesh, prompts, there=True), x.copied()
     back, summed = _exchange(op, mesh, prompts, there=False), y.copied()
-    yield Node(there, "experts dispatch", (x,), (gathered,), phase=node.phase, scope=node.scope)
+    yield Node(there, DISPATCH, (x,), (gathered,), phase=node.phase, scope=node.scope)
     experts = replace(node, op=spread, inputs=(gathered, *node.inputs[1:]), outputs=(summed, *node.outputs[1:]))
     laid_out = sent and sends_rows(mesh.exchange)
     yield from _products(experts, prompts) if laid_out else (experts,)
-    yield Node(back, "experts combine", (summed,), (y,), phase=node.phase, scope=node.scope)
+    yield Node(back, COMBINE, (summed,), (y,), phase=node.phase, scope=node.scope)
 
 
 def _products(node: Node, prompts: bool) -> Iterator[Node]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from predictor.ops.attention import Attention
 from predictor.ops.roofline import FloatArray
+from predictor.passes.expert_parallel import COMBINE, DISPATCH
 from predictor.simulate.times import TimedStage
 
 #: Points a doubling of tokens in the tables. Chosen by looking at how far tables are from forecasts of single steps
@@ -25,12 +26,13 @@ CHUNKS = (1, 2, 4, 8, 16, 32)
 
 class Body:
     """Passes without attention by tokens: ``gpu_s`` with gaps and ``cpu_s`` of launches, each of shape (points, stages
-    of the pipeline), and ``head_s`` of head and sampler (points,), which the last stage runs."""
+    of the pipeline), of which ``shared_s`` is of experts that all ranks of data-parallel attention share, with what
+    brings tokens there and back, and ``head_s`` of head and sampler (points,), which the last stage runs."""
 
     def __init__(self, tokens: Sequence[int], timed: Sequence[TimedStage]) -> None:
         self.tokens = np.array(tokens, dtype=np.float64)
         parts = [_parts(stage) for stage in timed]
-        self.gpu_s, self.cpu_s, self.head_s = (np.array(column) for column in zip(*parts, strict=True))
+        self.gpu_s, self.cpu_s, self.head_s, self.shared_s = map(np.array, zip(*parts, strict=True))
         self._at: dict[float, tuple[list[float], list[float]]] = {}
         self._heads: dict[float, float] = {}
 
@@ -40,6 +42,17 @@ class Body:
         if known is None:
             known = self._at[tokens] = self._line(tokens, self.gpu_s), self._line(tokens, self.cpu_s)
         return [*known[0]], [*known[1]]
+
+    def saved(self, tokens: float, mean: float) -> list[float]:
+        """Seconds of the GPU, by stage, that a step of ``tokens`` on this rank takes less where the ranks that share
+        the experts have a ``mean`` of fewer: the rows of all ranks are the experts' work, and no more.
+
+        Source: engines gather what each rank has (TensorRT-LLM: allgather with all_rank_num_tokens; vLLM:
+        all_gatherv; SGLang: the sum of lengths in steps with prompts; as recalled, unverified). Decode steps in CUDA
+        graphs are padded to the widest rank, so that this is for steps with prompts alone.
+        """
+        stages = zip(self._line(tokens, self.shared_s), self._line(mean, self.shared_s), strict=True)
+        return [max(0.0, most - least) for most, least in stages]
 
     def _line(self, tokens: float, seconds: FloatArray) -> list[float]:
         return [float(np.interp(tokens, self.tokens, column)) for column in seconds.T]
@@ -52,20 +65,24 @@ class Body:
         return known
 
 
-def _parts(stage: TimedStage) -> tuple[list[float], list[float], float]:
-    """Of a pass, by stage of its pipeline, GPU seconds without attention and CPU seconds; and GPU seconds of the blocks
-    behind the layers."""
+def _parts(stage: TimedStage) -> tuple[list[float], list[float], float, list[float]]:
+    """Of a pass, by stage of its pipeline, GPU seconds without attention and CPU seconds; GPU seconds of the blocks
+    behind the layers; and, by stage, those from the exchange that brings tokens to experts to the one back."""
     ends = stage.stage.ends or (len(stage.blocks),)
     timelines = stage.pipeline if stage.stage.ends else [stage.timeline]
-    attention, last = [0.0] * len(ends), 0
+    attention, shared, last = [0.0] * len(ends), [0.0] * len(ends), 0
     for place, at in enumerate(stage.blocks):
+        away = False
         for node, row, times in zip(at.block.nodes, at.rows, at.times, strict=True):
+            if away := away or node.name == DISPATCH:
+                shared[bisect_right(ends, place)] += float(stage.operators.seconds[row]) * times
+                away = node.name != COMBINE
             if isinstance(node.op, Attention):
                 attention[bisect_right(ends, place)] += float(stage.operators.seconds[row]) * times
                 last = place
     head = sum(at.sum_s * at.block.repeat for at in stage.blocks[last + 1 :])
     gpu = [timeline.gpu_s - attention_s for timeline, attention_s in zip(timelines, attention, strict=True)]
-    return gpu, [timeline.cpu_s for timeline in timelines], head
+    return gpu, [timeline.cpu_s for timeline in timelines], head, shared
 
 
 class Decodes:

@@ -146,13 +146,17 @@ class StepCosts:
         return self.drafter.mixed(chunks, sequences, context, heads)[0] + after * (drafts - 1) / drafts
 
     def mixed(
-        self, chunks: Sequence[tuple[int, int]], sequences: int, context: int, heads: int, widest: int = 0
-    ) -> tuple[float, float]:
+        self, chunks: Sequence[tuple[int, int]], sequences: int, context: int, heads: int, widest: int = 0,
+        mean: float = 0.0,
+    ) -> tuple[float, float]:  # fmt: skip
         """A step of ``chunks`` (tokens, tokens before them) beside ``sequences`` decodes with ``context`` tokens in the
         cache in all, and for how long it holds up the slowest stage of a pipeline; ``heads`` prompts are read to their
-        end. ``widest``: tokens of the rank with the most, if more."""
+        end. ``widest``: tokens of the rank with the most, if more; ``mean``: of all ranks that share the experts, 0 for
+        as many."""
         tokens = max(widest, sum(q for q, _ in chunks) + sequences * self.width)
         gpu, cpu = self._mixed_body(tokens)
+        if 0.0 < mean < tokens:
+            gpu = [g - less for g, less in zip(gpu, self.tables.mixed.saved(tokens, mean), strict=True)]
         gpu[-1] += self._mixed_head(heads + sequences * self.width)
         attention = self.attention_of(tuple(chunks)) if chunks else 0.0
         if sequences:

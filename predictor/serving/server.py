@@ -186,8 +186,13 @@ class Server:
             )
         read = [sum(tokens for tokens, _ in chunks) for chunks, *_ in work]
         width = self.costs.width
-        widest = max(tokens + n * width for tokens, (_, n, *_) in zip(read, work, strict=True))
-        steps = [self.costs.mixed(*each, widest) if each[0] or each[1] else (0.0, 0.0) for each in work]
+        tokens = [count + n * width for count, (_, n, *_) in zip(read, work, strict=True)]
+        widest = max(tokens)
+        means = [sum(tokens[lane :: self.lanes]) * self.lanes / len(tokens) for lane in range(self.lanes)]
+        steps = [
+            self.costs.mixed(*each, widest, means[place % self.lanes]) if each[0] or each[1] else (0.0, 0.0)
+            for place, each in enumerate(work)
+        ]
         seconds = max(through for through, _ in steps)
         for first in range(0, len(steps), self.lanes) if self.lanes > 1 else ():
             seconds = max(seconds, sum(held for _, held in steps[first : first + self.lanes]))

@@ -117,3 +117,22 @@ def test_what_the_gpu_waits_for_is_worked_out_once_a_batch(monkeypatch: pytest.M
     assert first == pytest.approx(sum(replace(run.work, batch=7).waits_s.values())) and first > 0.0
     monkeypatch.setattr("predictor.serving.costs.replace", None)  # a workload is checked when it is made
     assert costs.waits_s(7) == first
+
+
+def test_experts_have_the_tokens_that_all_ranks_have() -> None:
+    """One of four ranks of data-parallel attention reads a prompt: the experts that they share have its 2,000 tokens, a
+    fourth of four such prompts; all else takes as long. Alike ranks, and models without experts, save nothing."""
+    words = {"gpu": "h100", "mode": "generate", "execution": "vllm", "seq_len": 2000, "output_len": 9, "batch": 4}
+    traffic = made(4, None, 4, None, 2000, 9)
+    for model, ep in (("qwen3-30b-a3b", 4), ("llama-3.2-3b", 1)):
+        run = Request(model, **words, dp=4, num_gpus=4, ep=ep).run()
+        costs = costs_of(deployed(run, traffic, Options()), traffic)
+        whole, _ = costs.mixed([(2000, 0)], 0, 0, 1, 2000)
+        alike, _ = costs.mixed([(2000, 0)], 0, 0, 1, 2000, 2000)
+        fewer, _ = costs.mixed([(2000, 0)], 0, 0, 1, 2000, 500)
+        shared = costs.tables.mixed.saved(2000, 500)
+        assert alike == whole and fewer == pytest.approx(whole - sum(shared))
+        assert (0.2 * whole < sum(shared) < 0.7 * whole) if ep > 1 else sum(shared) == 0.0
+    served = serve(Request("qwen3-30b-a3b", **words, dp=4, num_gpus=4, ep=4).run(), made(1, 1.0, None, None, 2000, 9))
+    together = serve(Request("qwen3-30b-a3b", **words, dp=4, num_gpus=4, ep=4).run(), traffic)
+    assert served.ttft_s[0] < 0.8 * together.ttft_s.max()
