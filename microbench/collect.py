@@ -15,7 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from microbench import calibration, ceilings, collectives, environment, management, sweep
+from microbench import calibration, ceilings, collectives, environment, management, prices
 from microbench.budget import COLLECTIVE_SHARE, Budget
 from microbench.capability import Target, target_of
 from microbench.case import Case
@@ -25,6 +25,7 @@ from microbench.request import CollectionRequest, Summary
 from microbench.storage import StorageError, storage_error
 from microbench.store import Store
 from microbench.supervisor import BenchWorker, WorkerError
+from microbench.timing_settings import Settings
 from predictor.errors import RequestError, TilecastError
 
 #: Worker deaths in a row, with no row between them, after which a device is given up: chosen by hand, not from data.
@@ -238,7 +239,9 @@ class Collection:
         if request.cases is not None:
             cases = calibration.runnable(request.cases, target)
         else:
-            cases = sweep.build(target, request.ops, request.dtypes, request.sweeps).cases
+            timed = Settings(**request.settings)
+            budget_s = None if request.calibration_rows is not None or request.max_cases else request.budget_s
+            cases = prices.deepened(target, request.ops, request.dtypes, request.sweeps, budget_s, timed).cases
             if request.calibration_rows is not None:
                 cases = calibration.in_turns(calibration.choose(cases, target, request.calibration_rows))
         alone = [case for case in cases if case.launcher != "collective"][: request.max_cases]

@@ -8,6 +8,7 @@ file.
 
 from __future__ import annotations
 
+import bisect
 import functools
 import itertools
 import math
@@ -28,6 +29,7 @@ from predictor.formats.dtypes import canonical
 from predictor.ops import Embedding, MoE, Op
 
 SWEEPS = Path(__file__).parent / "sweeps"
+SERVED = Path(__file__).parent / "served_products.csv"
 #: A call that is expected to take longer is left out of a sweep: hundreds of them are needed. Chosen by hand, not from
 #: data.
 LONGEST_CALL_S = {"cuda": 0.05, "cpu": 0.03}
@@ -44,8 +46,24 @@ _SAME = "fp16, whose products take as long as those of bf16: --dtypes fp16 asks 
 #: A call that is expected to be shorter is not measured under load: a board's power limit does not hold it. Chosen by
 #: hand, not from data.
 _SUSTAINED_CALL_S = 4e-5
+#: The first of two dimensions of the sequence that say whether a shape is a served one, and which. By definition: no
+#: axis of a group gets so far.
+_SERVED_AT = 30
 _GROUP_KEYS = frozenset(
-    ("name", "op", "dtypes", "fields", "axes", "options", "points", "timed", "device", "longest_call_s", "turns")
+    (
+        "name",
+        "op",
+        "dtypes",
+        "fields",
+        "axes",
+        "options",
+        "points",
+        "timed",
+        "device",
+        "longest_call_s",
+        "turns",
+        "served",
+    )
 )
 #: (cache, protocol, share of the shapes) of a group that names none: chosen by hand, not from data.
 _DEFAULT_TIMED = [["warm", "cuda_graph", 1.0], ["cold", "eager_events", 0.1], ["warm", "eager_events", 0.35]]
@@ -81,6 +99,14 @@ def build(
 
     Raises UnknownNameError, and SpecError, one line, for a sweep that cannot be read.
     """
+    return build_deep(target, ops, dtypes, folder)
+
+
+def build_deep(
+    target: Target, ops: Sequence[str] | None = None, dtypes: Sequence[str] | None = None, folder: Path = SWEEPS,
+    depths: tuple[int, int] = (1, 1),
+) -> CasePlan:  # fmt: skip
+    """`build` with so many times the shapes: of cases that no calibration reads, and of those that one does."""
     launchers = check_names(ops, folder)
     kinds = {canonical(dtype) for dtype in dtypes} if dtypes else None
     plan = CasePlan()
@@ -89,7 +115,7 @@ def build(
         path = folder / f"{name}.yaml"
         try:
             document = _load(path)
-            cases = _launcher_cases(document, target, kinds, plan)
+            cases = _launcher_cases(document, target, kinds, plan, depths)
             weight = float(document.get("weight", 1.0))
             if not 0 < weight < math.inf:
                 raise ValueError(f"weight {weight:g} is not above zero")
@@ -134,14 +160,16 @@ def _weave(queues: Iterable[tuple[float, list[Case]]], target: Target) -> list[C
     return list({case.id: case for case in [*first, *woven]}.values())
 
 
-def _launcher_cases(document: Mapping[str, Any], target: Target, kinds: set[str] | None, plan: CasePlan) -> list[Case]:
+def _launcher_cases(
+    document: Mapping[str, Any], target: Target, kinds: set[str] | None, plan: CasePlan, depths: tuple[int, int]
+) -> list[Case]:
     """The cases of one file: its strata (group, dtype, options, cache, protocol, phase) take turns."""
     strata: dict[tuple[Any, ...], list[Case]] = {}
     turns: dict[tuple[Any, ...], float] = {}
     for group in document["groups"]:
         if target.kind not in group.get("device", ("cuda", "cpu")):
             continue
-        for case in _group_cases(document["launcher"], group, target, kinds, plan):
+        for case in _group_cases(document["launcher"], group, target, kinds, plan, depths):
             key = (group["name"], case.op.dtype, case.options, case.cache, case.protocol, case.phase)
             strata.setdefault(key, []).append(case)
             turns[key] = float(group.get("turns", 1)) * _share(case, group, target)
@@ -166,8 +194,9 @@ def _share(case: Case, group: Mapping[str, Any], target: Target) -> float:
 
 
 def _group_cases(
-    launcher: str, group: Mapping[str, Any], target: Target, kinds: set[str] | None, plan: CasePlan
-) -> Iterator[Case]:
+    launcher: str, group: Mapping[str, Any], target: Target, kinds: set[str] | None, plan: CasePlan,
+    depths: tuple[int, int],
+) -> Iterator[Case]:  # fmt: skip
     timed = _timed(group.get("timed", _DEFAULT_TIMED), target)
     longest = float(group.get("longest_call_s", LONGEST_CALL_S[target.kind]))
     for dtype in group["dtypes"]:
@@ -176,7 +205,10 @@ def _group_cases(
         if kinds is None and dtype == "fp16" and "bf16" in group["dtypes"] and target.has_bf16:
             plan.left_out[_SAME] = plan.left_out.get(_SAME, 0) + int(group.get("points", 1))
             continue
-        for number, cells in enumerate(_shapes(group)):
+        many, read, deeper = depths[0] * _points(group), False, depths[1] > depths[0]
+        for number, cells in enumerate(_shapes(group, max(depths))):
+            if number >= many and not read:
+                break
             op = op_from({"op": group.get("op", launcher), "dtype": canonical(dtype), **cells})
             if launcher != "tile" and not op.bytes_moved() + op.flops() > 0 and not getattr(op, "size", 0) > 0:
                 raise ValueError(f"sizes are above zero, not {cells}")
@@ -185,6 +217,9 @@ def _group_cases(
                     if _fraction(number, 7) >= share:
                         continue
                     case = _case(launcher, op, options, cache, protocol, target)
+                    if number >= many and not calibration.reads(case, target):
+                        continue
+                    read = read or (deeper and calibration.reads(case, target))
                     why = refusal(case, target) or _too_much(case, target, longest)
                     if why:
                         plan.left_out[why] = plan.left_out.get(why, 0) + 1
@@ -256,14 +291,35 @@ def _options(group: Mapping[str, Any]) -> list[tuple[tuple[str, Any], ...]]:
 # ------------------------------------------------------------------------------------------------------------ shapes
 
 
-def _shapes(group: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The `points` first distinct shapes of a group: fixed fields (lists take turns) and drawn axes."""
+def _combinations(group: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The fixed fields of a group: lists take turns."""
     constants = group.get("fields", {})
     names = list(constants)
     lists = [constants[name] if isinstance(constants[name], list) else [constants[name]] for name in names]
-    combinations = [dict(zip(names, values, strict=True)) for values in itertools.product(*lists)]
+    return [dict(zip(names, values, strict=True)) for values in itertools.product(*lists)]
+
+
+def _points(group: Mapping[str, Any]) -> int:
+    """Shapes of a group."""
+    return int(group.get("points", len(_combinations(group))))
+
+
+@functools.cache
+def served_products() -> tuple[list[tuple[int, int]], list[float]]:
+    """(n, k) of linear layers that are served, and up to each the share of the time that one row through all of them
+    takes, which is that of their weights' bytes."""
+    lines = [line for line in SERVED.read_text(encoding="utf-8").splitlines() if line and line[0].isdigit()]
+    pairs = [(int(n), int(k)) for n, _, k in (line.partition(",") for line in lines)]
+    sums = list(itertools.accumulate(n * k for n, k in pairs))
+    return pairs, [at / sums[-1] for at in sums]
+
+
+def _shapes(group: Mapping[str, Any], depth: int = 1) -> Iterator[dict[str, Any]]:
+    """The `points` first distinct shapes of a group, times ``depth``: fixed fields (lists take turns) and drawn axes.
+    Of a group with `served` so large a share has n and k of `served_products`."""
+    combinations = _combinations(group)
     axes = group.get("axes", {})
-    points = int(group.get("points", len(combinations)))
+    points, served = depth * _points(group), float(group.get("served", 0.0))
     seen: set[tuple[Any, ...]] = set()
     for number in range(8 * points):
         if len(seen) >= points:
@@ -271,6 +327,9 @@ def _shapes(group: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         cells = dict(combinations[number % len(combinations)])
         for place, (name, axis) in enumerate(axes.items()):
             cells[name] = _draw(axis, cells, _fraction(number, place + 1), _fraction(number, place + 41))
+        if _fraction(number, _SERVED_AT) < served:
+            pairs, shares = served_products()
+            cells["n"], cells["k"] = pairs[bisect.bisect_left(shares, _fraction(number, _SERVED_AT + 1))]
         key = tuple(cells.items())
         if key not in seen:
             seen.add(key)

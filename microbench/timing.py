@@ -16,47 +16,22 @@ import numpy as np
 
 from microbench.devices.base import BenchDevice, DeviceState, Launch
 from microbench.stopping import StoppingRule
+from microbench.timing_settings import LONG_SAMPLES, MOST_LAUNCHES, Settings
 from predictor.data.schema import CUDA_GRAPH, SUSTAINED
 
 if TYPE_CHECKING:
     from microbench.case import Case
 
+__all__ = ["POWER_CAP", "Settings", "Timer", "Timing"]
+
 #: The reason for a lower clock that is no fault: a board with a low limit is held by it in every model it runs.
 POWER_CAP = "power_cap"
-#: Launches of one graph at most: guards against graphs that take longer to make than to measure. Chosen by hand, not
-#: from data, as the two that follow: replays between two looks at the clock of a loaded board, and how far its medians
-#: may lie apart for the clock to have settled.
-_MOST_LAUNCHES = 4000
+#: Replays between two looks at the clock of a loaded board, and how far its medians may lie apart for the clock to have
+#: settled: chosen by hand, not from data.
 _LOOK_S, _SETTLED = 0.05, 0.01
 #: Looks at a loaded board's clock that have to agree, and the longest load over the least: chosen by hand, not from
 #: data.
 _LOOKS, _LONGEST_LOAD = 3, 5.0
-#: Samples that a long run is made of: 50 ms each of half a second, longer than a power limit takes to act. Chosen by
-#: hand, not from data.
-_LONG_SAMPLES = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How a case is measured; the same for a whole collection.
-
-    A sample is a batch of launches of at least ``sample_s``; ``case_s`` bounds the measuring of one case. A sustained
-    case has ``load_s`` of load before, ``min_gpu_s`` of samples at least (nvbench's default of --min-time, 0.5 s) and
-    ``sustained_s`` at most.
-    """
-
-    #: All of these were chosen by hand, not from data (docs/reference/microbench.md says what they do).
-    noise: float = 0.01
-    min_samples: int = 10
-    max_samples: int = 500
-    case_s: float = 0.4
-    sample_s: float = 0.0005
-    warm_up_s: float = 0.02
-    load_s: float = 0.3
-    min_gpu_s: float = 0.5
-    sustained_s: float = 2.0
-    profile: bool = True
-    check: bool = True
 
 
 @dataclass(slots=True)
@@ -125,7 +100,7 @@ class Timer:
             replay = self.device.capture(launch, launches)
             self.device.time_replays(replay, 2)
             graph_s = max(self.device.time_replays(replay, 1), 1e-9)
-            needed = _whole(int(min(_MOST_LAUNCHES, np.ceil(1.1 * launches * long_s / graph_s))), turns)
+            needed = _whole(int(min(MOST_LAUNCHES, np.ceil(1.1 * launches * long_s / graph_s))), turns)
             if graph_s >= long_s or needed <= launches:
                 return replay, launches, graph_s
             launches = needed
@@ -168,7 +143,7 @@ class Timer:
         settings = self.settings
         share = 1.0 if samples_s is None else min(1.0, samples_s / settings.case_s)
         gpu_s = share * settings.min_gpu_s
-        sample_s = max(settings.sample_s, gpu_s / _LONG_SAMPLES)
+        sample_s = max(settings.sample_s, gpu_s / LONG_SAMPLES)
         replay, launches, graph_s = self._graph(launch, once, min(sample_s, 50 * once), turns)
         replays = int(max(1, np.ceil(sample_s / graph_s)))
         rule = StoppingRule(settings.noise, settings.min_samples, settings.max_samples, share * settings.sustained_s)

@@ -10,18 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from microbench import arguments as words
-from microbench import calibration, environment, sweep
+from microbench import calibration, environment, prices, sweep
 from microbench.capability import Target, cpu_target, gpu_target
 from microbench.case import Case
 from microbench.commands.collect import add_plan_arguments, check
 from microbench.progress import duration
+from microbench.timing_settings import Settings
 from predictor.errors import RequestError
 from predictor.files.outputs import CASES, output_argument
 from predictor.hardware.gpu import load_gpu
-
-#: Seconds of a case beside its measuring: allocation, random data, profile, check. Measured by collections on a
-#: processor; `collect` says how long is really left.
-_AROUND_S = 0.06
 
 #: Rows of an estimator where --rows does not say: those of docs/how-to/measuring.md, chosen by hand, not from data.
 ROWS = 64
@@ -46,14 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-def case_seconds(case: Case, target: Target, longest: float) -> float:
-    """A rough time for one case: 10 samples at least, at most ``longest`` of measuring."""
-    call = target.seconds(case)
-    samples = max(10 * max(call, 5e-4), 0.4 * longest)
-    flush = 10 * 4e7 / target.bandwidth if case.cache == "cold" else 0.0
-    return _AROUND_S + min(samples, longest + call) + 4 * call + flush
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Print the plan."""
     check(arguments)
@@ -62,7 +51,10 @@ def run(arguments: argparse.Namespace) -> int:
         target = cpu_target(units, environment.memory_bytes())
     else:
         target = gpu_target(load_gpu(arguments.gpu))
-    plan, bought = sweep.build(target, arguments.ops, arguments.dtypes, arguments.sweeps), []
+    settings = Settings() if arguments.case_seconds is None else Settings(case_s=arguments.case_seconds)
+    budget_s = None if arguments.calibration or arguments.max_cases else arguments.budget
+    plan = prices.deepened(target, arguments.ops, arguments.dtypes, arguments.sweeps, budget_s, settings)
+    bought: list[dict[str, str | int]] = []
     if arguments.calibration:
         chosen = calibration.choose(plan.cases, target, ROWS if arguments.rows is None else arguments.rows)
         bought = calibration.bought(chosen)
@@ -73,18 +65,18 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.file is not None:
         words.check_below_folder(arguments.file)
         calibration.write(arguments.file, target, cases)
-    longest = arguments.case_seconds or 0.4
-    expected = [case_seconds(case, target, longest) for case in cases]
+    expected = [prices.case_seconds(case, target, settings) for case in cases]
     within, spent = 0, 0.0
     for seconds in expected:
         if arguments.budget is not None and spent + seconds > arguments.budget:
             break
         within, spent = within + 1, spent + seconds
     table = _by_launcher(cases, expected, within)
+    read = sum(calibration.reads(case, target) for case in cases[:within])
     if arguments.json:
         document: dict[str, Any] = {
             "target": target.id, "cases": len(cases), "expected_s": sum(expected), "budget_s": arguments.budget,
-            "cases_within_budget": within, "operators": table, "left_out": plan.left_out,
+            "cases_within_budget": within, "read_by_calibrate": read, "operators": table, "left_out": plan.left_out,
         }  # fmt: skip
         if arguments.calibration:
             document["brings"] = bought
@@ -92,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
             document["list"] = [{"case_id": case.id, **case.to_json()} for case in cases]
         print(json.dumps(document, indent=1))
         return 0
-    _print(arguments, target, cases, expected, within, table, plan.left_out)
+    _print(arguments, target, cases, expected, within, read, table, plan.left_out)
     if bought:
         print("\nWhat rows brought to boards left out of the fits:")
     for entry in bought:
@@ -113,7 +105,7 @@ def _by_launcher(cases: list[Case], expected: list[float], within: int) -> list[
 
 def _print(
     arguments: argparse.Namespace, target: Target, cases: list[Case], expected: list[float], within: int,
-    table: list[dict[str, Any]], left_out: dict[str, int],
+    read: int, table: list[dict[str, Any]], left_out: dict[str, int],
 ) -> None:  # fmt: skip
     if arguments.cases or arguments.calibration:
         for case in cases:
@@ -124,6 +116,7 @@ def _print(
         print(f"{row['operator']:<16}{row['cases']:>8}{row['within_budget']:>11}  {duration(row['expected_s'])}")
     print(f"\n{len(cases)} cases on {target.id}, about {duration(sum(expected))} after the ceilings")
     if arguments.budget is not None:
-        print(f"--budget {duration(arguments.budget)}: about {within} of them, spread over every operator and dtype")
+        share = f"{100 * read / max(within, 1):.0f} % of them are such as `tilecast calibrate` reads"
+        print(f"--budget {duration(arguments.budget)}: about {within} of them, over every operator and dtype; {share}")
     for why, count in sorted(left_out.items(), key=lambda entry: -entry[1]):
         print(f"left out: {count} x {why}")
