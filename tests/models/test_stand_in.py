@@ -46,6 +46,49 @@ def test_its_layers_are_those_of_the_type_that_has_its_keys(name: str) -> None:
     assert config.notes[0].startswith("Nobody knows model_type 'zeta': ")
 
 
+SCAN: dict[str, Any] = {"mamba_n_heads": 8, "mamba_d_head": 32, "mamba_d_state": 16, "mamba_n_groups": 2}
+
+
+def test_known_ideas_under_new_keys() -> None:
+    """Windows in a list, sizes in lists, parts in objects of their own, a gate of attention's result, chunks."""
+
+    def read(**more: Any) -> Any:
+        return stand_in({**PLAIN, "model_type": "zeta", **more}, "small", "config.json")
+
+    plain = read()
+    assert read(sliding_window=[64, 0, 64, None]).windows == (64, 0, 64, 0)
+    chunks = ["chunked_attention", "full_attention"] * 2
+    assert read(layer_types=chunks, attention_chunk_size=128).windows == (128, 0, 128, 0)
+    assert parameters(read(num_key_value_heads=[2] * 4, intermediate_size=[384] * 4)) == parameters(plain)
+    gated = read(use_output_gate=True)
+    assert gated.attention_gate and parameters(gated) - parameters(plain) == 4 * 256 * 8 * 32
+    inside = read(
+        ffn_config={"ffn_hidden_size": 96, "moe_num_experts": 8, "moe_top_k": 2}, attn_config={"kv_n_heads": 4}
+    )
+    assert (inside.experts, inside.top_k, inside.moe_intermediate, inside.kv_heads) == (8, 2, 96, 2)
+    for more in ({"num_key_value_heads": [2, 2, 4, 4]}, {"sliding_window": [64, 32, 64, 32]}):
+        with pytest.raises(UnsupportedError, match=r"differs|several"):
+            read(**more)
+
+
+def test_lists_of_mamba2_layers() -> None:
+    """A list with feed-forwards has one thing a layer, one without has a feed-forward in each."""
+    for kinds, letters, more in (
+        (["mamba", "attention", "mlp", "mamba"], "M*-M", {}),
+        (["mamba", "full_attention", "mamba", "mamba2"], "M-*-M-M-", {}),
+        (["mamba", "attention", "mamba", "moe"], "M*ME", EXPERTS),
+        (["mamba", "attention", "mamba", "mamba"], "ME*EMEME", EXPERTS),
+    ):
+        config = stand_in(
+            {**PLAIN, **SCAN, **more, "model_type": "zeta", "layers_block_type": kinds}, "s", "config.json"
+        )
+        of = {"scan": "M", "attention": "*", "none": "-"}
+        made = ["E" if config.at(i).experts else of[config.at(i).mixer] for i in range(config.layers)]
+        assert "".join(made) == letters and config.gated and config.at(0).state_v_heads == 8
+    with pytest.raises(UnsupportedError):  # without the sizes of the scan
+        stand_in({**PLAIN, "model_type": "zeta", "layers_block_type": ["mamba", "attention"] * 2}, "s", "config.json")
+
+
 def test_layers_without_experts_by_their_number() -> None:
     keys = {**PLAIN, **EXPERTS, "model_type": "zeta"}
     for said, dense in (

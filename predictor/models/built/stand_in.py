@@ -31,8 +31,8 @@ _ALSO: Mapping[str, tuple[str, ...]] = {
     "hidden_size": ("n_embd", "d_model", "dim", "model_dim", "hidden_dim"),
     "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
     "num_attention_heads": ("n_head", "n_heads", "num_heads"),
-    "num_key_value_heads": ("n_kv_heads", "num_kv_heads", "num_query_groups", "multi_query_group_num",
-                            "num_attention_groups"),
+    "num_key_value_heads": ("n_kv_heads", "num_kv_heads", "kv_n_heads", "n_kv_head", "num_query_groups",
+                            "multi_query_group_num", "num_attention_groups"),
     "intermediate_size": ("ffn_hidden_size", "n_inner", "ffn_dim", "d_ff", "ffn_intermediate_size"),
     "vocab_size": ("padded_vocab_size", "n_vocab"),
     "head_dim": ("kv_channels", "attention_head_dim"),
@@ -49,7 +49,21 @@ _ALSO: Mapping[str, tuple[str, ...]] = {
     "qk_norm": ("use_qk_norm", "qk_layernorm", "use_qk_layernorm", "use_qk_layer_norm"),
     "qkv_bias": ("use_qkv_bias", "add_qkv_bias"),
     "attention_bias": ("use_bias", "add_bias_linear"),
+    "attn_output_gate": ("use_output_gate", "attention_output_gate", "use_attn_gate", "use_attention_gate"),
 }  # fmt: skip
+#: The same of Mamba2 layers. Source: configuration_bamba.py, configuration_granitemoehybrid.py of transformers 5.
+_ALSO_SCAN: Mapping[str, tuple[str, ...]] = {
+    "mamba_num_heads": ("mamba_n_heads",), "mamba_head_dim": ("mamba_d_head",),
+    "ssm_state_size": ("mamba_d_state", "mamba_state_dim"), "n_groups": ("mamba_n_groups",),
+    "conv_kernel": ("mamba_d_conv",),
+}  # fmt: skip
+#: Kinds of layers in lists -> letters of Nemotron-H's pattern (`predictor.models.built.layer_rules.nemotron_h`).
+#: Source: those of Bamba, Granite 4 and Nemotron-H, configuration_TYPE.py of transformers 5.
+_LETTERS = {
+    "mamba": "M", "mamba2": "M", "attention": "*", "full_attention": "*", "mlp": "-", "moe": "E",
+}  # fmt: skip
+#: Keys that hold a part of a decoder's keys. Source: configuration_dbrx.py, configuration_mpt.py of transformers 5.
+_INSIDE = ("attn_config", "attention_config", "ffn_config", "mlp_config", "moe_config", "expert_config")
 #: Sizes without which nothing can be said.
 _NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 #: Words of keys that say what layers run; one with a value that is not read is an error. Source: the classes of
@@ -68,7 +82,9 @@ _DENSE = {
     "interleave_moe_layer_step", "mlp_only_layers", "dense_layers",
 }  # fmt: skip
 #: Kinds of attention of "layer_types" that a plain decoder has.
-_ATTENTION = ("full_attention", "sliding_attention", "attention", "global_attention", "local_attention")
+_ATTENTION = (
+    "full_attention", "sliding_attention", "attention", "global_attention", "local_attention", "chunked_attention",
+)  # fmt: skip
 #: Keys of latent attention, of an indexer, of gated delta nets and of Mamba2 layers.
 _LATENT = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 _INDEXER = ("index_topk", "index_n_heads", "index_head_dim")
@@ -79,7 +95,8 @@ _SCAN = ("hybrid_override_pattern", "mamba_num_heads", "mamba_head_dim", "ssm_st
 _PLAIN = Traits(
     architecture="LlamaForCausalLM", positions=2**20, intermediate=1, windows="all",
     keys={
-        "qk_norm": ("qk_norm?", False), "mlp_bias": ("mlp_bias?", False), "dense_layers": ("dense_layers", []),
+        "qk_norm": ("qk_norm?", False), "attention_gate": ("attn_output_gate?", False),
+        "mlp_bias": ("mlp_bias?", False), "dense_layers": ("dense_layers", []),
         "experts": ("n_routed_experts?", 0), "top_k": ("num_experts_per_tok?", 0),
         "moe_intermediate": ("moe_intermediate_size?", 0), "shared_experts": ("n_shared_experts?", 0),
         "shared_width": ("shared_expert_intermediate_size?", 0), "first_dense": ("first_k_dense_replace?", 0),
@@ -136,9 +153,15 @@ def _known_type(data: Mapping[str, Any]) -> str:
 
 def _nearest(data: Mapping[str, Any], name: str, where: str, said: str) -> tuple[ModelConfig, str]:
     """A config of the type whose keys there are, and what that is in words."""
+    data = _one_level(data)
     if all(key in data for key in _DELTA):
         kind = "qwen3_next" if _value_of(data, "n_routed_experts") else "qwen3_5_text"
         return _read(kind, data, name, where, said), f"its keys are read as those of {kind} (gated delta nets)"
+    scanned = _scanned(data)
+    if scanned is not None:
+        traits = replace(TRAITS["nemotron_h"], fields={**TRAITS["nemotron_h"].fields, "gated": True})
+        config = _read("nemotron_h", scanned, name, where, said, traits)
+        return config, "its layers are read as Mamba2, attention and gated feed-forwards in its list's order"
     if all(key in data for key in _SCAN):
         return _read("nemotron_h", data, name, where, said), "its keys are read as those of nemotron_h (Mamba2 layers)"
     data = _plain_keys(data, where)
@@ -160,6 +183,66 @@ def _nearest(data: Mapping[str, Any], name: str, where: str, said: str) -> tuple
     ]  # fmt: skip
     beside = ", ".join(part for part in parts if part)
     return config, "it is forecast as a plain decoder, Llama's layers" + f" with {beside}" * bool(beside)
+
+
+def _one_level(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``data`` with the keys of its parts beside its own, sizes that are the same in all layers as one number, and
+    windows that a list gives as kinds of layers. UnsupportedError for sizes that layers have of their own."""
+    flat = dict(data)
+    for part in _INSIDE:
+        inner = flat.pop(part, None)
+        if not isinstance(inner, Mapping):
+            continue
+        if _value_of(inner, "n_routed_experts"):
+            inner = {"moe_intermediate_size": _value_of(inner, "intermediate_size"), **inner}
+        flat = {**inner, **flat}
+    for key in ("num_attention_heads", "num_key_value_heads", "intermediate_size", "moe_intermediate_size", "head_dim"):
+        for name in (key, *_ALSO.get(key, ())):
+            value = flat.get(name)
+            if isinstance(value, list) and value:
+                if any(each != value[0] for each in value):
+                    raise UnsupportedError(f"{name!r} differs between its layers")
+                flat[name] = value[0]
+    windows = flat.get("sliding_window")
+    if isinstance(windows, list):
+        sizes = {each for each in windows if isinstance(each, int) and each > 0}
+        if len(sizes) > 1:
+            raise UnsupportedError("'sliding_window' has several sizes")
+        flat["layer_types"] = ["sliding_attention" if each in sizes else "full_attention" for each in windows]
+        flat["sliding_window"] = next(iter(sizes), None)
+    return flat
+
+
+def _scanned(data: Mapping[str, Any]) -> dict[str, Any] | None:
+    """``data`` with Nemotron-H's keys, of a decoder whose list says which layers are Mamba2; None for any other.
+
+    A list without feed-forwards has one in each layer, of experts where there are some.
+    """
+    known = next((data[k] for k in ("layers_block_type", "layer_types", "block_types") if data.get(k)), None)
+    letters = [_LETTERS.get(str(kind), "") for kind in known] if isinstance(known, list) else []
+    if "M" not in letters or not all(letters):
+        return None
+    named = {key: next((data[n] for n in (key, *also) if data.get(n) is not None), None)
+             for key, also in _ALSO_SCAN.items()}  # fmt: skip
+    if not all(named[key] for key in ("mamba_num_heads", "mamba_head_dim", "ssm_state_size")):
+        return None
+    plain = {key: _value_of(data, key) for key in _ALSO}
+    if not {"-", "E"} & set(letters):
+        letters = [letter + ("E" if plain["n_routed_experts"] else "-") for letter in letters]
+    pattern = "".join(letters)
+    shared, width = plain["n_shared_experts"], plain["moe_intermediate_size"]
+    if isinstance(shared, int) and isinstance(width, int) and shared and not plain["shared_expert_intermediate_size"]:
+        plain["shared_expert_intermediate_size"] = shared * width
+    plain["moe_shared_expert_intermediate_size"] = plain.pop("shared_expert_intermediate_size")
+    act = str(plain.pop("hidden_act") or "silu")
+    gone = ("layers_block_type", "layer_types", "block_types", *(n for also in _ALSO_SCAN.values() for n in also))
+    return {
+        **{key: value for key, value in data.items() if key not in gone},
+        **{key: value for key, value in (plain | named).items() if value is not None},
+        "mlp_hidden_act": act if act in ACTIVATIONS else "silu",
+        "hybrid_override_pattern": pattern,
+        "num_hidden_layers": len(pattern),
+    }
 
 
 def _read(
@@ -228,7 +311,8 @@ def _plain_keys(data: Mapping[str, Any], where: str) -> dict[str, Any]:
                 f"'layer_types' has {printable(', '.join(strange))[:80]}; a plain decoder has {_ATTENTION[0]} and"
                 f" {_ATTENTION[1]}"
             )
-        near = {"local_attention": "sliding_attention"}
+        near = dict.fromkeys(("local_attention", "chunked_attention"), "sliding_attention")
+        plain.setdefault("sliding_window", plain.get("attention_chunk_size"))
         plain["layer_types"] = [near.get(str(kind), str(kind)) for kind in types]
     return plain
 

@@ -131,11 +131,14 @@ class _Unread(Exception):
 
 
 def _tower(data: Mapping[str, Any]) -> VisionTower | None:
+    inner = data.get("thinker_config")  # of a model that speaks, too
+    if isinstance(inner, Mapping) and "vision_config" not in data:
+        data = {"model_type": data.get("model_type"), **inner}
     said = data.get("vision_config")
     if not isinstance(said, Mapping):
         return None
-    text = data.get("text_config")
-    text = text if isinstance(text, Mapping) else data
+    texts = (data.get(key) for key in ("text_config", "llm_config", "language_config"))
+    text = next((each for each in texts if isinstance(each, Mapping)), data)
     kind = str(data.get("model_type", ""))
     qwen = kind.startswith("qwen")
     sizes = {name: _size(said, keys) for name, keys in _SIZES.items()}
@@ -188,7 +191,7 @@ def _of_kind(tower: VisionTower, data: Mapping[str, Any], said: Mapping[str, Any
         tiles = _whole(said, "max_patches") or 16
         inner = _whole(said, "projector_output_dim") or tower.out
         return replace(tower, side=side, tiles=tiles, extra=1, inner=inner)
-    if kind.startswith("internvl"):
+    if kind.startswith("internvl") or "downsample_ratio" in data:
         tiles = _whole(data, "max_dynamic_patch") or 12
         return replace(tower, side=side, tiles=tiles, extra=1, rotary=False, merge=max(tower.merge, 2))
     if (kind in ("mistral3", "llava") and said.get("model_type") == "pixtral") or kind == "pixtral":
