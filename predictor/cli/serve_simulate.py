@@ -64,9 +64,10 @@ def _serving(arguments: argparse.Namespace, traffic: Traffic, options: Options) 
 
 def run(arguments: argparse.Namespace) -> int:
     """Simulate and print."""
+    from predictor.forecast.uncertainty import why_of_services
     from predictor.report.serving import columns_of, print_served, to_dict, to_json
     from predictor.serving.deployment import Options
-    from predictor.serving.goals import ranges_of
+    from predictor.serving.goals import ranges_by, service_errors
 
     check_words(arguments, (*TRAFFIC.values(), *SIMULATIONS.values()))
     if arguments.out is not None:
@@ -86,7 +87,8 @@ def run(arguments: argparse.Namespace) -> int:
     with UnderWay(f"simulating {len(traffic):,} requests", arguments):
         serve_at = _serving(arguments, traffic, options)
         served = serve_at(1.0)
-        summary = to_dict(served, goals, ranges_of(served, serve_at))
+        known = service_errors(served, serve_at)
+        summary = to_dict(served, goals, ranges_by(known, served), why_of_services(known))
     if arguments.out is not None:
         write_columns(columns_of(served), arguments.out)
     if arguments.html is not None or arguments.timeline is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -17,17 +18,30 @@ WORTH = 0.9
 
 def why(run: Run, spread: RunSpread, facts: Facts) -> str:
     """The line: the ends in percent of the forecast, the part that most of it is from, and what narrows it most."""
+    part = error_model().largest(facts)
+    words = f"kernels on {run.gpu.id}, which nobody measured" if part == KERNELS and _far(spread) else WORDS[part]
+    return _line("The interval", facts, words, _narrower(run, spread, facts))
+
+
+def why_of_services(facts: Mapping[str, Facts]) -> tuple[str, ...]:
+    """The lines of a service's mean times to first token and per output token."""
+    model = error_model()
+    return tuple(
+        _line(f"The interval of {name.upper()}", known, WORDS[model.largest(known)], _released(known))
+        for name, known in facts.items()
+        if name == known.kind
+    )
+
+
+def _line(subject: str, facts: Facts, words: str, narrower: Sequence[tuple[Facts, str]]) -> str:
     model = error_model()
     ends = model.ends(facts)
-    part = model.largest(facts)
-    words = WORDS[part]
-    if part == KERNELS and _far(spread):
-        words = f"kernels on {run.gpu.id}, which nobody measured"
-    line = f"The interval is {_percent(ends)}: most of it is {words}."
-    choices = [(model.ends(narrower), advice) for narrower, advice in _narrower(run, spread, facts)]
-    if not choices:
+    line = f"{subject} is {_percent(ends)}: most of it is {words}."
+    if not narrower:
         return line
-    best, advice = min(choices, key=lambda choice: choice[0][1] - choice[0][0])
+    best, advice = min(
+        ((model.ends(known), advice) for known, advice in narrower), key=lambda choice: choice[0][1] - choice[0][0]
+    )
     if best[1] - best[0] > WORTH * (ends[1] - ends[0]):
         return line
     return f"{line} {advice} would make it {_percent(best)}."
@@ -46,9 +60,7 @@ def _far(spread: RunSpread) -> bool:
 
 def _narrower(run: Run, spread: RunSpread, facts: Facts) -> list[tuple[Facts, str]]:
     """What a person can do, and what is known then."""
-    choices = []
-    if RELEASE in facts.sizes:
-        choices.append((facts.without(RELEASE), "--software, with the release that runs,"))
+    choices = _released(facts)
     if run.work.launch_overhead_assumed and any(facts.sizes[HOST]):
         choices.append((facts.without(HOST), "--launch-overhead, as `tilecast microbench` measures it,"))
     if _far(spread):
@@ -59,6 +71,11 @@ def _narrower(run: Run, spread: RunSpread, facts: Facts) -> list[tuple[Facts, st
                 (facts.without(UNSEEN, **known), f"Rows of {run.gpu.id} (`tilecast microbench`, `calibrate`)")
             )
     return choices
+
+
+def _released(facts: Facts) -> list[tuple[Facts, str]]:
+    """The release, where it is open."""
+    return [(facts.without(RELEASE), "--software, with the release that runs,")] if RELEASE in facts.sizes else []
 
 
 def _as_measured(run: Run, spread: RunSpread) -> tuple[float, float] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,8 +27,11 @@ PERCENTILES = (50, 90, 99)
 POINTS = 200
 
 
-def to_dict(served: Served, goals: Goals, ranges: Mapping[str, Range] | None = None) -> dict[str, Any]:
-    """The JSON object; ``ranges``: of the means of ttft, tpot and latency, seconds."""
+def to_dict(
+    served: Served, goals: Goals, ranges: Mapping[str, Range] | None = None, why: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The JSON object; ``ranges``: of the means of ttft, tpot and latency, seconds; ``why``: lines that say why they
+    are so wide."""
     deployment, traffic = served.deployment, served.traffic
     work, rules, serving = deployment.run.work, deployment.rules, deployment.run.work.serving
     assert serving is not None
@@ -71,7 +74,7 @@ def to_dict(served: Served, goals: Goals, ranges: Mapping[str, Range] | None = N
         "goodput": float(good.sum()) / span if goals.any else None,
         "good_share": float(good.mean()) if goals.any else None,
         "sla": {"ttft_ms": _ms(goals.ttft_s), "tpot_ms": _ms(goals.tpot_s)},
-        "notes": [*traffic.notes, *context_notes(deployment.run.config, work)],
+        "notes": [*traffic.notes, *context_notes(deployment.run.config, work), *why],
         "preemptions": served.preempted,
         "prefill": None if served.prompts is None else _prompts(served, served.prompts),
         **_load(served),

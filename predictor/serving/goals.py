@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -86,7 +86,11 @@ def ranges_of(served: Served, rerun: Callable[[float], Served], statistic: Stati
     """80 % intervals of the means (or another ``statistic``) of ttft, tpot and latency, seconds, by
     `predictor.simulate.error_model`. The traffic is served once more, ``rerun`` with every step slower by a factor: how
     much later requests are then says what queues make of a step's error. Empty where kernels have no intervals."""
-    facts = service_errors(served, rerun, statistic)
+    return ranges_by(service_errors(served, rerun, statistic), served, statistic)
+
+
+def ranges_by(facts: Mapping[str, Facts], served: Served, statistic: Statistic = mean_of) -> dict[str, Range]:
+    """The intervals that follow from what is known of each figure, seconds."""
     model, means = error_model(), _means(served, statistic)
     ranges = {}
     for name, known in facts.items():

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from predictor.forecast.uncertainty import why_of_services
 from predictor.request.request import Request
 from predictor.serving.deployment import Options
 from predictor.serving.goals import mean_of, ranges_of, service_errors, service_facts, step_of
@@ -55,3 +56,15 @@ def test_the_traffic_is_served_once_more_with_slower_steps() -> None:
         mean = mean_of(np.asarray(getattr(served, f"{name}_s")))
         assert (low, high) == pytest.approx([mean * math.exp(end) for end in ends])
         assert low < mean < high
+
+
+def test_an_answer_says_why_each_time_is_unsure_and_what_narrows_it() -> None:
+    facts = {name: service_facts(STEP, name, 1.0, experts=False) for name in ("ttft", "tpot", "latency")}
+    first, token = why_of_services(facts)  # latency has no line of its own
+    assert first.startswith("The interval of TTFT is -") and "how requests arrive and wait" in first
+    assert token.startswith("The interval of TPOT is -")
+    narrow = error_model().ends(facts["tpot"].without("release"))
+    ends = [f"{math.expm1(end) * 100:+.0f} %" for end in narrow]
+    assert token.endswith(f"--software, with the release that runs, would make it {ends[0]} to {ends[1]}.")
+    known = {name: each.without("release") for name, each in facts.items()}
+    assert not any("--software" in line for line in why_of_services(known))
