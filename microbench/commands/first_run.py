@@ -3,7 +3,7 @@
 doctor, the launch overhead, one case of every stratum, names of kernels on and off and burst and long run side by side,
 a collection that is killed and gone on with, the rows that `tilecast calibrate` reads, then the collection itself, and
 a set of estimators adapted to the machine: its error on rows kept aside, a forecast, the next command. All of it is in
-the budget. Run again it goes on.
+the budget, from the start of the process on. Run again on the same machine it goes on: its notes say what was done.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from microbench import arguments as words
-from microbench import ceilings, doctor, sweep
+from microbench import ceilings, doctor, environment, sweep
 from microbench.capability import Target, target_of
 from microbench.case import Case
 from microbench.collect import Collection, visible
@@ -35,6 +35,7 @@ from predictor.data.importers import microbench as importer
 from predictor.data.schema import CUDA_GRAPH, SUSTAINED
 from predictor.errors import RequestError, TilecastError
 from predictor.files.commands import check_working_folder
+from predictor.files.read import read_json
 
 #: Shares of the budget of the strata and of the rehearsal of a kill; what is left is the collection's. Chosen by hand,
 #: not from data.
@@ -45,6 +46,11 @@ _ROWS, _ASIDE = 48, 5
 _END_S, _END_SHARE = 75.0, 0.2
 _OVERHEAD_S = 3.0
 NOTES, FOLDER = "first-run.json", "first-run"
+#: Bounds of --minutes: less would be set-up alone; more is a collection's. Chosen by hand, not from data.
+LEAST_MINUTES, MOST_MINUTES = 2, 1440
+#: Steps that are done once on a machine, and those that are left for another run where no time is left.
+ONCE = ("doctor", "launch overhead", "side by side", "kill and resume")
+WAITING = ("strata", "side by side", "kill and resume", "rows to calibrate with", "collection")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +58,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "example: microbench first-run --out datasets"
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="GPUs (default) or the processor")
     parser.add_argument("--threads", type=int, default=0, help="threads of a processor (default: PyTorch's own choice)")
-    parser.add_argument("--budget", type=words.seconds, default=480.0, metavar="TIME", help="all of it (8min)")
+    whole = parser.add_mutually_exclusive_group()
+    whole.add_argument("--budget", type=words.seconds, default=480.0, metavar="TIME", help="all of it (8min)")
+    whole.add_argument(
+        "--minutes", type=float, metavar="N", help="the same in minutes; again: what was stopped goes on"
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the data set: made, or gone on with")
     parser.add_argument("--sweeps", type=Path, default=sweep.SWEEPS, metavar="DIR", help="sweep files of your own")
 
@@ -63,7 +73,14 @@ def run(arguments: argparse.Namespace) -> int:
     words.check_below_folder(arguments.out)
     if not arguments.sweeps.is_dir():
         raise RequestError(f"--sweeps {arguments.sweeps}: expected a folder of sweep files")
+    if arguments.minutes is not None:
+        if not LEAST_MINUTES <= arguments.minutes < MOST_MINUTES:
+            raise RequestError(f"--minutes {arguments.minutes:g}: expected {LEAST_MINUTES} to {MOST_MINUTES}")
+        arguments.budget = 60.0 * arguments.minutes
     session = Session(arguments)
+    here = json.loads(json.dumps({"machine": environment.machine(), "packages": environment.versions()}))
+    known = done_before(arguments.out / NOTES, here)
+    session.notes["here"] = here
     steps: list[tuple[str, Callable[[], dict[str, Any]]]] = [
         ("doctor", session.doctor), ("launch overhead", session.overhead), ("strata", session.strata),
         ("side by side", session.side_by_side), ("kill and resume", session.kill),
@@ -71,8 +88,14 @@ def run(arguments: argparse.Namespace) -> int:
         ("calibrated set", session.calibrated),
     ]  # fmt: skip
     for number, (name, step) in enumerate(steps, start=1):
+        if name in known:
+            session.notes[name] = known[name]
+            print(f"[{number}/{len(steps)}] {name}: done before", flush=True)
+            continue
         print(f"[{number}/{len(steps)}] {name}", flush=True)
         try:
+            if name in WAITING and session.over():
+                raise TilecastError("no time was left: the same command goes on")
             session.notes[name] = step()
         except TilecastError as error:
             session.notes[name] = {"failed": str(error)}
@@ -86,18 +109,57 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def done_before(notes: Path, here: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The steps that an earlier run on this machine, with these packages, has done and that are done once."""
+    try:
+        said = read_json(notes)
+    except TilecastError:
+        return {}
+    if not isinstance(said, dict) or said.get("here") != here:
+        return {}
+    return {name: said[name] for name in ONCE if isinstance(said.get(name), dict) and "failed" not in said[name]}
+
+
+def process_age_s() -> float:
+    """Seconds since this process began (Linux; 0 elsewhere): imports are of the budget, too."""
+    try:
+        began = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+        return max(0.0, float(Path("/proc/uptime").read_text().split()[0]) - began)
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
 class Session:
     """What the steps share."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
-        self.begin = time.monotonic()
+        self.begin = time.monotonic() - process_age_s()
         self.notes: dict[str, dict[str, Any]] = {}
-        self.target: Target | None = None
+        self._target: Target | None = None
+
+    @property
+    def target(self) -> Target:
+        """The first device, opened once. Raises WorkerError."""
+        if self._target is None:
+            a = self.arguments
+            worker = BenchWorker(a.device, visible(a.device)[0], a.threads, {})
+            try:
+                self._target = target_of(worker.start())
+            finally:
+                worker.stop()
+        return self._target
+
+    def over(self) -> bool:
+        """Whether what is left is the end's."""
+        return self._rest_s() <= 0.0
+
+    def _rest_s(self) -> float:
+        end_s = min(_END_S, _END_SHARE * self.arguments.budget)
+        return float(self.arguments.budget - end_s - (time.monotonic() - self.begin))
 
     def _left_s(self) -> float:
-        end_s = min(_END_S, _END_SHARE * self.arguments.budget)
-        return max(5.0, self.arguments.budget - end_s - (time.monotonic() - self.begin))
+        return max(5.0, self._rest_s())
 
     def _request(self, budget_s: float | None, **more: Any) -> CollectionRequest:
         a = self.arguments
@@ -118,7 +180,7 @@ class Session:
         a = self.arguments
         worker = BenchWorker(a.device, visible(a.device)[0], a.threads, {}, "microbench.launch_worker")
         try:
-            self.target = target_of(worker.start())
+            self._target = target_of(worker.start())
             answer = worker.request({"budget_s": _OVERHEAD_S}, 90.0)
         finally:
             worker.stop()
@@ -128,7 +190,6 @@ class Session:
 
     def _strata_cases(self) -> list[Case]:
         """The first case of every stratum: operator, dtype, form, options, cache, protocol."""
-        assert self.target is not None
         first: dict[tuple[Any, ...], Case] = {}
         for case in sweep.build(self.target, None, None, self.arguments.sweeps).cases:
             form = (getattr(case.op, "kind", ""), getattr(case.op, "fn", ""), getattr(case.op, "layout", ""))
@@ -137,8 +198,6 @@ class Session:
         return [case for case in first.values() if case.launcher != "collective"]
 
     def strata(self) -> dict[str, Any]:
-        if self.target is None:
-            raise TilecastError("no device was opened")
         cases = self._strata_cases()
         budget_s = min(_STRATA_SHARE * self.arguments.budget, self._left_s())
         quick = {"case_s": 0.05, "min_samples": 5}
@@ -147,7 +206,6 @@ class Session:
 
     def side_by_side(self) -> dict[str, Any]:
         """A large product: with CUPTI in the process and without, as a burst and as a long run."""
-        assert self.target is not None
         case = doctor.answers(self.target, 2**25).get("gemm")
         if case is None:
             raise TilecastError("no product to compare")
@@ -206,8 +264,6 @@ class Session:
 
     def calibrated(self) -> dict[str, Any]:
         """The shipped set adapted by four rows of five, and what it says of the fifth."""
-        if self.target is None:
-            raise TilecastError("no device was opened")
         gpu, folder = self.target.id, self.arguments.out / FOLDER
         result = importer.run(self.arguments.out)
         frame = result.frame[result.frame["gpu"].astype(str) == gpu].reset_index(drop=True)
