@@ -186,6 +186,8 @@ def test_a_toml_of_torchtitan(tmp_path: Path) -> None:
     assert (words["shard"], words["schedule"], words["execution"]) == ("zero2", "1f1b", "eager")
     float8 = launched(f"{command} --model.converters quantize.linear.float8", {})
     assert float8.words["dtype"] == "fp8"
+    by_rows = launched(f"{command} --model.converters float8 --float8.recipe_name rowwise", {})
+    assert by_rows.words["dtype"] == "fp8_row" and not by_rows.untold
     with pytest.raises(RequestError, match="no multiple of the 2 of tp 2"):
         launched(str(file), {"num_gpus": "9"})
 
@@ -293,3 +295,31 @@ def test_published_commands_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
             assert ep == int(says["moe_ep"].split()[0]), row["id"]
         checked += 1
     assert checked >= 24
+
+
+@pytest.mark.parametrize(
+    ("layout", "layers"),
+    [
+        ("E,t*9|(t*8|)*2,t*7,L", "9,8,8,7"),
+        ("Et*3|(t*4|)*6,t*5|L", "3,4,4,4,4,4,4,5,0"),
+        ("E|(tt|)*16L", f"0{16 * ',2'},0"),
+    ],
+)
+def test_a_layout_of_megatron_gives_every_stage_its_layers(layout: str, layers: str) -> None:
+    """Written out by hand from the rule: t is a layer, "|" ends a chunk, x*n is n of x."""
+    stages = layers.count(",") + 1
+    command = MEGATRON.replace("--pipeline-model-parallel-size 4", f"--pipeline-model-parallel-size {stages}")
+    command = command.replace("--nnodes 8", f"--nnodes {stages}")
+    words = launched(f"{command} --pipeline-model-parallel-layout {layout}", {}).words
+    assert words["stage_layers"] == layers and "vpp" not in words
+
+
+def test_a_layout_of_several_chunks_a_stage_is_interleaved(capsys: pytest.CaptureFixture[str]) -> None:
+    said = f"{MEGATRON} --pipeline-model-parallel-layout Et*3|(t*4|)*6t*5L"
+    assert launched(said, {}).words["vpp"] == "2"
+    assert answer(capsys, "predict", "--from", said, "--gpu", "h100")["stage_layers"] == [3, 4, 4, 4, 4, 4, 4, 5]
+    drafted = launched(f"{MEGATRON} --pipeline-model-parallel-layout Et*8|t*8|t*8|t*8mL", {})
+    assert any("m of --pipeline-model-parallel-layout" in each for each in drafted.untold)
+    for wrong in ("Et*8|t*8|t*16L", "t*8|t*8|t*8|t*8", "Ex*8|t|t|tL"):
+        with pytest.raises(RequestError, match="expected E, t, m and L in 4 x N chunks"):
+            launched(f"{MEGATRON} --pipeline-model-parallel-layout {wrong}", {})

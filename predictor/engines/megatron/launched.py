@@ -33,11 +33,11 @@ _VALUES = frozenset({
     "max-position-embeddings", "normalization", "position-embedding-type", "rotary-base", "num-experts",
     "moe-router-topk", "moe-ffn-hidden-size", "moe-token-dispatcher-type", "moe-flex-dispatcher-backend",
     "data-parallel-sharding-strategy", "optimizer", "attention-backend", "cuda-graph-impl", "cuda-graph-scope",
-    "moe-expert-capacity-factor", "make-vocab-size-divisible-by",
+    "moe-expert-capacity-factor", "make-vocab-size-divisible-by", "pipeline-model-parallel-layout",
 })  # fmt: skip
 #: Flags that change time, and no forecast.
 _UNTOLD = frozenset({
-    "pipeline-model-parallel-layout", "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers",
+    "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers",
     "recompute-modules", "fp8-param-gather", "fp8-amax-history-len", "fp8-amax-compute-algo", "fp8-margin",
     "first-last-layers-bf16", "num-layers-at-start-in-bf16", "num-layers-at-end-in-bf16",
     "moe-pad-expert-input-to-capacity", "grad-reduce-in-bf16", "delay-wgrad-compute", "defer-embedding-wgrad-compute",
@@ -74,6 +74,8 @@ _IDLE = re.compile(
 )
 #: A product as OmegaConf writes it, with a key of the same section.
 _PRODUCT = re.compile(r"\$\{multiply:\s*(\d{1,6}),\s*\$\{\.(\w{1,60})\}\}", re.ASCII)
+#: Parts of --pipeline-model-parallel-layout that come so many times: a letter, then letters in brackets.
+_REPEATED = tuple(re.compile(rf"{part}\*(\d{{1,3}})", re.ASCII) for part in ("([A-Za-z])", r"\(([^()]{1,999})\)"))
 #: Our words for what --data-parallel-sharding-strategy says.
 _SHARDS = {"no_shard": "none", "optim": "zero1", "optim_grads": "zero2", "optim_grads_params": "zero3"}
 _FP8 = {"delayed": "fp8", "tensorwise": "fp8_current", "blockwise": "fp8_block", "mxfp8": "mxfp8"}
@@ -200,7 +202,8 @@ def _launched(program: str, flags: Mapping[str, Any], gpus: str, strict: bool = 
     if "sequence-parallel" in flags and tp > 1:
         words["sp"] = True
         words |= {"tp_overlap": True} if "tp-comm-overlap" in flags else {}
-    words |= _pipeline(flags, pp, degree)
+    layout = str(flags.get("pipeline-model-parallel-layout", ""))
+    words |= _of_layout(program, layout, pp, untold) if layout and pp > 1 else _pipeline(flags, pp, degree)
     kind = str(flags.get("cp-comm-type", "p2p"))
     if cp > 1 and kind == "a2a":
         words["cp_comm"] = "all_to_all"
@@ -230,6 +233,25 @@ def _pipeline(flags: Mapping[str, Any], pp: int, degree: Any) -> dict[str, str |
     elif "num-layers-per-virtual-pipeline-stage" in flags and "num-layers" in flags:
         chunks = max(1, degree("num-layers") // pp // degree("num-layers-per-virtual-pipeline-stage"))
     return {"vpp": str(chunks)} if pp > 1 and chunks > 1 else {}
+
+
+def _of_layout(program: str, layout: str, pp: int, untold: list[str]) -> dict[str, str | bool]:
+    """Chunks of a layout such as "Et*3|(tt|)*29,m|L" (megatron/core/transformer/pipeline_parallel_layer_layout.py): the
+    embedding, layers t, those that predict further tokens m, the loss; "|" ends a chunk, chunk i sits on stage i
+    modulo ``pp``."""
+    flat = layout.replace(",", "").strip("'\"")
+    for repeated in _REPEATED:
+        flat = repeated.sub(lambda part: part[1] * int(part[2]), flat)
+    chunks = flat.split("|")
+    if not re.fullmatch(r"E[t|]*[tm|]*L", flat) or len(chunks) % pp:
+        raise RequestError(
+            f"--from {program} --pipeline-model-parallel-layout {printable(layout[:60])}: expected E, t, m and L in"
+            f" {pp} x N chunks, such as Et|{'t|' * (pp - 2)}tL"
+        )
+    if "m" in flat:
+        untold.append(f"m of --pipeline-model-parallel-layout {layout}")
+    words: dict[str, str | bool] = {"stage_layers": ",".join(str(chunk.count("t")) for chunk in chunks)}
+    return words | ({"vpp": str(len(chunks) // pp)} if len(chunks) > pp else {})
 
 
 def _experts(flags: Mapping[str, Any], tp: int, degree: Any, untold: list[str]) -> dict[str, str | bool]:

@@ -264,7 +264,7 @@ def _numbers(settings: Mapping[str, Any], untold: list[str]) -> dict[str, str | 
     if "mx" in names.split(".") or "quantize.linear.mx" in names:
         return {"dtype": "mxfp8"}
     if "float8" in names or _true(settings.get("float8.enable_float8_linear")):
-        if recipe != "tensorwise":
-            untold.append(f"quantize.linear.float8.recipe_name = {recipe} (the forecast has one scale a tensor)")
-        return {"dtype": "fp8"}
+        if recipe not in ("tensorwise", "rowwise"):
+            untold.append(f"quantize.linear.float8.recipe_name = {recipe} (the forecast has all products in 8 bits)")
+        return {"dtype": "fp8_row" if str(recipe).startswith("rowwise") else "fp8"}
     return {"dtype": "fp32" if settings.get("training.mixed_precision_param") == "float32" else "bf16"}
