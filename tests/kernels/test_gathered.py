@@ -12,7 +12,7 @@ from predictor.kernels.artifact import RooflineOnly, load_artifacts
 from predictor.kernels.base import make_batch, predict_kernels
 from predictor.kernels.convolution import core
 from predictor.kernels.convolution.estimator import CONSTANTS, Gathered
-from predictor.ops import Convolution, Gemm, Indexer, Op
+from predictor.ops import Convolution, Elementwise, Gemm, Indexer, Op
 
 SET = load_artifacts()
 BOARDS = ("v100-pcie-32gb", "rtx-3090", "h100", "mi300x", "p4")
@@ -188,3 +188,14 @@ def test_a_tap_needs_no_transposes(dtype: str) -> None:
     for other in (replace(one, stride=2, out_h=14, out_w=14), replace(one, out_h=30, out_w=30), conv(dtype)):
         assert len(core.transposes(other)) == 2, other
     assert core.transposes(replace(one, groups=4)) == ()
+
+
+def test_winograd_in_one_kernel_moves_its_bytes() -> None:
+    gpu = load_gpu("l4")
+    estimator, streams = SET.select("convolution", "tf32"), SET.select("elementwise", "fp32")
+    assert estimator is not None
+    assert streams is not None
+    image = Convolution.of("tf32", (16, 3, 256, 256), (64, 3, 3, 3))
+    moved = Elementwise("fp32", "relu", int(image.bytes_moved() / 8))
+    stream = float(streams.seconds(make_batch("elementwise", [moved]), gpu)[0])
+    assert float(estimator.seconds(make_batch("convolution", [image]), gpu)[0]) > 0.99 * stream

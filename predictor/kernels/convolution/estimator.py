@@ -108,8 +108,7 @@ class Gathered:
 
     def _direct(self, ops: Sequence[Convolution], gpu: GPUSpec, dtype: str, kernels: str) -> FloatArray:
         """Depthwise."""
-        streams = [Elementwise(dtype, "fused", 1, 0, op.bytes_moved(), chain_flops=1.0) for op in ops]
-        return p_norm(self._streamed(streams, gpu, kernels), core.direct_seconds(ops, gpu, self.constants), NORM)
+        return p_norm(self._passed(ops, gpu, kernels), core.direct_seconds(ops, gpu, self.constants), NORM)
 
     def _dense(self, ops: Sequence[Convolution], gpu: GPUSpec, dtype: str, kernels: str) -> FloatArray:
         """The fastest algorithm."""
@@ -129,14 +128,19 @@ class Gathered:
             some = [ops[i] for i in rows]
             if dtype == core.LANES:
                 best[rows] = np.minimum(best[rows], self._winograd(some, gpu, dtype, kernels))
-            best[rows] = np.minimum(best[rows], core.fused_seconds(some, peak, gpu.sm_count, self.constants))
+            fused = core.fused_seconds(some, peak, gpu.sm_count, self.constants)
+            best[rows] = np.minimum(best[rows], np.maximum(fused, self._passed(some, gpu, kernels)))
         return best
+
+    def _passed(self, ops: Sequence[Convolution], gpu: GPUSpec, kernels: str) -> FloatArray:
+        """Seconds of the bytes of ``ops``, each once."""
+        streams = [Elementwise(op.dtype, "fused", 1, 0, op.bytes_moved(), chain_flops=1.0) for op in ops]
+        return self._streamed(streams, gpu, kernels)
 
     def _tiled(self, ops: Sequence[Convolution], gpu: GPUSpec, peak: float, kernels: str) -> FloatArray:
         """Of fp32: tiles of the lanes, or the bytes."""
-        streams = [Elementwise(op.dtype, "fused", 1, 0, op.bytes_moved(), chain_flops=1.0) for op in ops]
         tiles = core.tiled_seconds(ops, peak, gpu.sm_count, self.constants)
-        return p_norm(tiles, self._streamed(streams, gpu, kernels), NORM)
+        return p_norm(tiles, self._passed(ops, gpu, kernels), NORM)
 
     def _implicit(self, ops: Sequence[Convolution], gpu: GPUSpec, dtype: str, kernels: str) -> FloatArray:
         widths = core.PACKED if any(op.groups > 1 for op in ops) else core.PACKED[:1]
