@@ -7,23 +7,27 @@ It runs the code of the modules that the suite names ($TILECAST_DATA/kernelbench
 stay in training mode, without gradients (batch norms take the batch's statistics); numbers are fp32, convolutions TF32,
 which is PyTorch's default from Ampere on. Rows of the launch floor and of boards that are A10 or A10G by row stand
 apart; rows that the suite suspects of anything else are left out. Compiled code in a CUDA graph has no forecast. With
---out every row is kept as it comes, and another run with that file goes on behind it.
+--out every row is kept as it comes, and another run with that file goes on behind it. A second table has the eager rows
+of half a millisecond and more, and those below, by board and class of module.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import time
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
 for folder in (ROOT, ROOT / "benchmarks"):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
-from accuracy_rows import Rows  # noqa: E402
+from accuracy_rows import Rows, line  # noqa: E402
 
 import predictor  # noqa: E402
 from predictor.errors import RequestError, TilecastError, one_line  # noqa: E402
@@ -46,6 +50,40 @@ def kind_of(row: dict[str, Any]) -> str:
     if any(word not in APART for word in words):
         return ""
     return " ".join([row["gpu"], EXECUTIONS.get(row["mode"], row["mode"]), f"level {row['level']}", *words])
+
+
+#: Classes of modules in the order of their table, each with what names or sources of its modules hold, and their level.
+CLASSES = (
+    ("transposed convolutions", r"level1/.*conv_transposed|level2/.*ConvTranspose"),
+    ("convolutions", r"level1/.*conv_|level2/.*Conv[23]d"),
+    ("products", r"level1/.*[Mm]at(mul|rix)|level2"),
+    ("norms, pooling", r"level1/.*(Norm|Pooling)"),
+    ("element-wise, reductions", r"level1"),
+    ("recurrent networks", r"level3/.*(RNN|LTSM|GRU)"),
+    ("transformers, MLPs", r"level3/.*(MLP|GPT|Attention|Vision|Swin|Mamba|NetVlad)"),
+    ("image models", r"level3"),
+)
+#: Milliseconds from which on a row is scored by itself, as the suite's goals have it.
+LONG_MS = 0.5
+
+
+def print_classes(frame: Any, rows: Rows) -> None:
+    """Errors of eager rows by board, length and class."""
+    for gpu, of_gpu in frame[frame["mode"] == "eager"].groupby("gpu"):
+        for long in (True, False):
+            part = of_gpu[(of_gpu["measured_ms"] >= LONG_MS) == long]
+            known = [(row, rows.found[row["case"]]["predicted_ms"]) for row in part.to_dict("records")
+                     if row["case"] in rows.found]  # fmt: skip
+            known = [(row, float(predicted)) for row, predicted in known if predicted not in (None, "")]
+            print(f"\n{gpu}, {'from' if long else 'below'} {LONG_MS} ms{'':6}n    mean  median     p90  signed")
+            off: dict[str, list[float]] = {name: [] for name, _ in CLASSES}
+            for row, predicted in known:
+                name = next(name for name, pattern in CLASSES if re.search(pattern, row["module"]))
+                off[name].append(predicted / float(row["measured_ms"]) - 1.0)
+            for name, values in off.items():
+                if values:
+                    print(line(name, np.array(values)))
+            print(line("all", np.array([value for values in off.values() for value in values])))
 
 
 def main() -> int:
@@ -84,6 +122,7 @@ def main() -> int:
                     answers[key] = None, one_line(str(error)).replace(str(args.data), "$TILECAST_DATA")[:200]
             rows.add(kind, row["case"], row["measured_ms"], *answers[key])
     rows.print_table("kernelbench", r"-(eager|compile_[a-z_-]+?)-level")
+    print_classes(frame, rows)
     print(f"{len(rows.found)} of {len(frame)} rows of the suite; {left_out} that it suspects are left out")
     return 0
 

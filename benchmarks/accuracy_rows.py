@@ -46,11 +46,11 @@ class Rows:
         off = known["predicted_ms"] / known["measured_ms"] - 1.0
         print(f"\n{title:24}{'n':>6}{'mean':>8}{'median':>8}{'p90':>8}{'signed':>8}   % of the measured time")
         for kind in sorted(known["kind"].unique()):
-            print(_line(kind, off[known["kind"] == kind]))
+            print(line(kind, off[known["kind"] == kind]))
         found = known["case"].str.extract(also)[0] if also else known["kind"]
         for word in sorted(found.dropna().unique()) if also else ():
-            print(_line(word, off[found == word]))
-        print(_line("all", off))
+            print(line(word, off[found == word]))
+        print(line("all", off))
         for place in off.abs().sort_values(ascending=False).index[:worst]:
             print(f"  worst: {known['case'][place]}: {off[place]:+.1%} of {known['measured_ms'][place]:,.1f} ms")
         print(f"rows with a forecast: {len(known)} of {len(done)}; the others:")
@@ -58,8 +58,8 @@ class Rows:
             print(f"  {count:4} {note}")
 
 
-def _line(title: str, off: Any) -> str:
-    """One line of a table: signed ratios minus one."""
+def line(title: str, off: Any) -> str:
+    """A line of a table: its title and errors of ``off``, (n,) signed ratios minus one."""
     of = np.abs(off) * 100
     found = (
         f"{of.mean():8.1f}{np.median(of):8.1f}{np.quantile(of, 0.9):8.1f}{off.mean() * 100:+8.1f}" if len(of) else ""
