@@ -1,4 +1,4 @@
-"""Traffic through one server with one scheduler, a pipeline of one stage and no drafts: what most people simulate.
+"""Traffic through one server with one scheduler that looks for requests in every step, without pipeline or drafts.
 
 The loop of `predictor.serving.server` asks every rank, lane and draft for what it needs. Here there is one of each, so
 that a step reads and writes plain variables: the same events, with the same sums in the same order, in a fourth of the
