@@ -36,7 +36,7 @@ WORDS: list[tuple[str, str]] = [
     ("predict --model gpt2 --gpu h100 --dtype", "tilecast predict: argument --dtype: expected one argument"),
     (
         "predict --model gpt2 --gpu h100 --dtype bf61",
-        "unknown dtype 'bf61': expected one of fp32, tf32, fp16, bf16, fp8, fp8_static, fp8_block, fp8_current,",
+        "unknown dtype 'bf61': expected one of fp32, tf32, fp16, bf16, fp8, fp8_static, fp8_dynamic, fp8_block,",
     ),
     (
         "predict --model gpt2 --gpu h100 --attention flesh",
@@ -262,7 +262,7 @@ CONTROL: list[tuple[list[str], str]] = [
     ),
     (
         ["predict", "--model", "gpt2", "--gpu", "h100", "--dtype", "\x1b[31m"],
-        "unknown dtype '\\x1b[31m': expected one of fp32, tf32, fp16, bf16, fp8, fp8_static, fp8_block, fp8_current,",
+        "unknown dtype '\\x1b[31m': expected one of fp32, tf32, fp16, bf16, fp8, fp8_static, fp8_dynamic, fp8_block,",
     ),
     (
         ["models", "\x9b31m"],
