@@ -32,7 +32,7 @@ def whole(model: str, attention: str = "math") -> Graph:
 
 def local(graph: Graph, tp: int, fused: bool = False) -> Graph:
     part = shard(graph, Mesh((("tp", tp),), SYSTEM), TENSOR)
-    return fuse(part, COMPILE) if fused else part
+    return fuse(part, COMPILE, apart=True) if fused else part
 
 
 def flops(graph: Graph, phase: str) -> float:
