@@ -59,7 +59,8 @@ class Elementwise(StreamingOp):
     What costs beyond the compulsory bytes is told, too; an estimator decides where it is read from. A broadcast operand
     is read again for ``again_bytes`` in all, each time after ``reuse_bytes`` have passed. Of an operand whose layout is
     not the output's, neighbours lie ``stride_bytes`` apart (0: side by side); the rest of what was fetched with one is
-    wanted after ``reuse_bytes``.
+    wanted after ``reuse_bytes``. ``offsets``: PyTorch's kernel works out where each element lies, and moves one a
+    thread, as an operand is broadcast, lies in another order or is cast on the way (CUDALoops.cuh, gpu_kernel_impl).
     """
 
     fn: str
@@ -72,6 +73,7 @@ class Elementwise(StreamingOp):
     again_bytes: float = 0.0
     reuse_bytes: float = 0.0
     stride_bytes: float = 0.0
+    offsets: bool = False
 
     family: ClassVar[str] = "elementwise"
     columns: ClassVar[tuple[str, ...]] = (
@@ -106,7 +108,7 @@ class Elementwise(StreamingOp):
         if self.fn in _SAVED_GRADIENT:
             return (Elementwise(dt, _SAVED_GRADIENT[self.fn], n),)
         if self.fn == "mul" and self.inputs == 1:  # by a factor that was broadcast, whose own gradient the graph makes
-            return (Elementwise(dt, "mul_scalar", n, 1, self.extra_bytes),)
+            return (Elementwise(dt, "mul_scalar", n, 1, self.extra_bytes, offsets=self.offsets),)
         if self.fn == "mul":
             return (Elementwise(dt, "mul", n),) * 2
         if self.fn == "div":
@@ -118,7 +120,9 @@ class Elementwise(StreamingOp):
         if self.fn in ("swiglu", "geglu"):
             return (Elementwise(dt, "fused", 2 * n, inputs=1, extra_bytes=n * self.itemsize, chain_flops=10),)
         if self.fn in ("cast", "copy"):
-            return (Elementwise(self.in_dtype or dt, self.fn, n, in_dtype=dt),)
+            wide = self.fn == "cast" and self.in_dtype == "fp32"
+            offsets = wide or (self.fn == "copy" and self.offsets)
+            return (Elementwise(self.in_dtype or dt, self.fn, n, in_dtype=dt, offsets=offsets),)
         if self.fn == "where":
             return (Elementwise(dt, "where", n, inputs=1, extra_bytes=n),)
         if self.fn == "masked_fill":
@@ -167,7 +171,7 @@ class Elementwise(StreamingOp):
                 stride *= inputs[1].local.elements / inputs[1].whole.elements
         return Elementwise(
             self.dtype, self.fn, elements, self.inputs, extra, self.in_dtype, self.chain_flops, self.grad, reread,
-            self.reuse_bytes, stride,
+            self.reuse_bytes, stride, self.offsets,
         )  # fmt: skip
 
     def stays_partial(self, partial: Sequence[bool]) -> bool:

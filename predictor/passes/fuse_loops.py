@@ -136,10 +136,11 @@ class _Group:
         return {node.outputs[0].elements for node in self.nodes if isinstance(node.op, _REDUCING) and node.outputs}
 
     def kernel(self, readers: dict[int, set[tuple[int, int]]]) -> Node:
-        """The node of the kernel; the first one itself where it is alone."""
+        """The node of the kernel; the first one itself where it is alone, in a loop that knows where elements lie."""
         first, last = self.nodes[0], self.nodes[-1]
         if len(self.nodes) == 1:
-            return first
+            alone = isinstance(first.op, Elementwise) and first.op.offsets
+            return replace(first, op=replace(first.op, offsets=False)) if alone else first  # type: ignore[call-arg]
         made = {id(t.storage): t for node in self.nodes for t in node.outputs}
         read = {id(t.storage): t for node in self.nodes for t in node.inputs if id(t.storage) not in made}
         outputs = [t for key, t in made.items() if _outside(readers.get(key, set()), self.places)]

@@ -87,6 +87,8 @@ class MemoryBound(Launched):
         parts = terms("bytes", [
             ("once", float(traffic.once[0]), "bytes", "every operand once for each kernel"),
             ("again", float(traffic.reread[0]), "bytes", "read a second time, from L2 where they fit"),
+            ("places", float(traffic.offsets[0]) / (gpu.sm_count * gpu.boost_clock_hz), "s",
+             "to work out where each element of unlike operands lies; 0 where all lie alike"),
             ("kernels", float(traffic.kernels[0]), COUNT, f"{self.const.fixed_s * 1e6:.3g} us each"),
             ("fixed", fixed, "s", "kernels x their fixed time"),
             ("kernel", kernel, "s", "bytes at their rates, or the time of the rows, plus the fixed time"),

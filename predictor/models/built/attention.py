@@ -215,7 +215,9 @@ def cache_append(w: Writer, k: Tensor, v: Tensor, window: int) -> tuple[Tensor, 
         w.state(name, dtype, kv=tokens, kv_heads=c.kv_heads, head_dim=width)
         for name, width in (("key cache", c.head_dim), ("value cache", c.value_dim))
     )
-    op = Elementwise(dtype, "copy", (keys.elements + values.elements) // 2)
+    # One token's heads lie as the cache's do, but where they are a slice.
+    offsets = step.seq_len > 1 or (c.merged_qkv and step.batch > 1)
+    op = Elementwise(dtype, "copy", (keys.elements + values.elements) // 2, offsets=offsets)
     calls = 2 if window else 1
     w.nodes.append(Node(op, "cache append", (k, v), (keys, values), 2, host_calls=calls, scope=w.scope))
     if window and not step.context_len:

@@ -200,7 +200,7 @@ def _rotated_heads(w: Writer, which: str, whole: Tensor, dim: int, cos: Tensor, 
     turned = w.each(
         f"rotary {which} sin", "mul", turned.view(gradient=narrow), sin, inputs=1, extra=table, calls=flat, dtype=wide
     )
-    y = w.each(f"rotary {which} sum", "add", y, turned, dtype=wide)
+    y = w.each(f"rotary {which} sum", "add", y, turned, dtype=wide, offsets=w.step.seq_len > 1)
     if wide != w.act:
         y = w.each(f"rotary {which} from fp32", "cast", y, in_dtype=wide)
     if not joined:

@@ -14,7 +14,7 @@ from predictor.files.records import replace
 from predictor.formats.dtypes import bytes_of
 from predictor.formats.parts import HIGH_PARTS
 from predictor.graph.graph import Block, Node
-from predictor.graph.tensor import STATE, WEIGHT, Segments, Tensor
+from predictor.graph.tensor import STATE, WEIGHT, Segments, Tensor, View
 from predictor.models.step import ATTENTION_LINEAR, Step
 from predictor.ops.attention import Attention
 from predictor.ops.base import FORWARD, Op
@@ -192,15 +192,22 @@ class Writer:
         self, name: str, fn: str, x: Tensor, *others: Tensor, out: Tensor | None = None, inputs: int = -1,
         extra: float = 0.0, calls: int = 1, dtype: str = "", in_dtype: str = "", grad: bool = True, flops: float = 0.0,
         count: int = 1, reread: float = 0.0, reuse: float = 0.0, stride: float = 0.0, scope: str = "",
+        offsets: bool | None = None,
     ) -> Tensor:  # fmt: skip
         """An element-wise kernel; ``extra``, ``reread``, ``reuse`` and ``stride`` in bytes.
 
         The result is ``out``, or shaped like ``x``. ``grad`` False: its gradient is a view, no kernel makes it.
+        ``offsets`` (`Elementwise`): where nothing is said, those of copies, which change the layout, of an operand that
+        is broadcast or a slice, and of casts to fp32.
         """
         dtype = dtype or self.act
         if out is None:
             out = Tensor(name, x.axes, x.shape, dtype, segments=x.segments)
-        op = Elementwise(dtype, fn, out.elements, inputs, extra, in_dtype, flops, grad, reread, reuse, stride)
+        if offsets is None:
+            sliced = any(isinstance(t, View) and t.part for t in (x, *others))
+            cast = dtype == "fp32" and in_dtype in ("bf16", "fp16")
+            offsets = sliced or cast or extra > 0.0 or fn in ("copy", "neg")
+        op = Elementwise(dtype, fn, out.elements, inputs, extra, in_dtype, flops, grad, reread, reuse, stride, offsets)
         return self.put(op, name, (x, *others), out, count, calls, scope=scope)
 
     def tiny(

@@ -65,8 +65,28 @@ def kernel(fn: str, out: Operand, operands: tuple[Operand, ...], flops: float = 
     stride, apart = _strided(out, read)
     return Elementwise(
         out.dtype, fn, n, len(alike), extra, "" if first == out.dtype else first, flops, True, again,
-        max(passed, apart), stride,
+        max(passed, apart), stride, _unlike(out, read),
     )  # fmt: skip
+
+
+#: Formats that a kernel whose result is fp32 casts one by one, by definition of PyTorch's `LoadWithCast`.
+_NARROW = ("bf16", "fp16", "fp8")
+
+
+def _unlike(out: Operand, operands: list[Operand]) -> bool:
+    """Whether the operands lie in memory unlike the result, or are cast as they are read: where PyTorch's kernel works
+    out the place of each element (CUDALoops.cuh). A cast to 16 bits has a kernel of vectors (Copy.cu)."""
+    for x in operands:
+        if x.shape != out.shape or _apart(x.stride, out.stride, out.shape):
+            return True
+        if x.dtype in _NARROW and out.dtype == "fp32":
+            return True
+    return out.unique != out.elements
+
+
+def _apart(a: tuple[int, ...], b: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Whether tensors of a shape with these strides lie in memory unlike each other."""
+    return any(x != y and size > 1 for x, y, size in zip(a, b, shape, strict=True))
 
 
 def _read_again(out: Operand, smaller: list[Operand], full: int) -> tuple[float, float]:
@@ -137,10 +157,11 @@ def contiguous(call: Call) -> Ops:
 
 def joined(call: Call) -> Ops:
     """Tensors side by side: every byte read once and written once, a broadcast one's bytes once in all."""
+    offsets = any(_apart(x.stride, _packed(x.shape), x.shape) for x in call.operands)  # else by vectors (Shape.cu)
     if all(x.unique == x.elements for x in call.operands):
-        return (Elementwise(call.out.dtype, "copy", call.out.elements),)
+        return (Elementwise(call.out.dtype, "copy", call.out.elements, offsets=offsets),)
     read = sum(x.unique * x.itemsize for x in call.operands)
-    return (Elementwise(call.out.dtype, "copy", call.out.elements, 0, read),)
+    return (Elementwise(call.out.dtype, "copy", call.out.elements, 0, read, offsets=offsets),)
 
 
 def fill(call: Call) -> Ops:
