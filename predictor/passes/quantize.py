@@ -41,7 +41,8 @@ def quantize(graph: Graph, formats: Formats) -> Graph:
 def _format(node: Node, formats: Formats) -> Format | None:
     """The format that a product has to be brought into; None for what has it, and for what is no product.
 
-    A product that the builder writes wider than all others stays as wide (Switch's router).
+    A product that the builder writes wider than all others stays as wide (Switch's router), and one that is recorded
+    narrower than the run's numbers as narrow (autocast in a run of fp32).
     """
     op = node.op
     if op.unit != "matrix" or not isinstance(op, _PRODUCTS):
@@ -51,7 +52,7 @@ def _format(node: Node, formats: Formats) -> Format | None:
         form = Format(form.dtype)
     if (op.dtype, getattr(op, "quant", "")) == form or bytes_of(op.dtype) > bytes_of(formats.high.dtype):
         return None
-    return form
+    return None if bytes_of(op.dtype) < bytes_of(form.dtype) else form
 
 
 def _of_its_layer(node: Node, formats: Formats) -> Formats:

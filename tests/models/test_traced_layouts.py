@@ -33,3 +33,17 @@ def test_channels_stay_where_they_are() -> None:
         step = convolutions(last, "train")
         assert len(step) == 5, "no gradient of the image"
         assert all(op.channels_last == last for op in step)
+
+
+def test_what_autocast_narrows_stays_narrow_in_a_run_of_fp32() -> None:
+    class Narrow(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(512, 512)
+
+        def forward(self, x: object) -> object:
+            with torch.autocast("cuda", dtype=torch.float16):
+                return self.layer(x)
+
+    answer = predictor.predict(predictor.trace(Narrow, "x:fp32[64,512]"), "rtx-3090", dtype="fp32", top=9)
+    assert [node.shape for node in answer.nodes if node.op == "linear"] == ["64 x 512 x 512 fp16"]
