@@ -98,7 +98,7 @@ def test_a_flipped_bit_is_a_broken_line(tmp_path: Path) -> None:
     assert documents == [{"case_id": "2"}] and broken == 1
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EACCES, errno.EPERM, errno.EROFS])
 def test_a_refused_write_leaves_the_journal_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:

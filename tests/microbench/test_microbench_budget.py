@@ -139,3 +139,12 @@ def test_a_plan_begins_with_a_quick_case_of_every_operator() -> None:
         assert {case.launcher for case in first} == names and len(names) >= 15
         assert all(case.cache != "cold" for case in first if case.launcher != "copy")
         assert sum(target.seconds(case) for case in first) < 0.02
+
+
+def test_a_wall_clock_that_jumps_ends_no_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    budget = Budget(60.0, time.monotonic())
+    budget.set_up()
+    before = budget.left_s()
+    for jump in (-1e6, 1e6):
+        monkeypatch.setattr(time, "time", lambda jump=jump: 1.7e9 + jump)
+        assert 0.0 < before - budget.left_s() < 1.0
