@@ -240,3 +240,14 @@ def test_experts_of_trtllm_on_blackwell_are_generated_but_behind_data_parallel_a
     trtllm = library("trtllm")
     assert trtllm.moe_kernel("w4a8_mxfp4_mxfp8", gpu, gathered=True) == "generated"
     assert trtllm.moe_kernel("fp8_block", load_gpu("h200-sxm")) == trtllm.moe_kernel("nvfp4", gpu, True) == "cutlass"
+
+
+def test_experts_that_were_sent_their_tokens_take_as_long_as_the_rows_that_came() -> None:
+    """64 ranks: each has 4 of the 256 experts, and 1,024 of 65,536 rows. Kernels that see the tokens of all ranks pass
+    over the other rows."""
+    estimator, h200 = load_estimator(default_artifacts() / "moe"), load_gpu("h200-sxm")
+    everywhere = MoE("bf16", 8192, 7168, 2048, 256, 8, ep=64)
+    sent = replace(everywhere, dispatched=True)
+    ops: list[Op] = [everywhere, sent, sent.received()]
+    whole, came, received = latency(estimator, "moe", ops, h200, "vllm").tolist()
+    assert came == received < whole

@@ -145,3 +145,15 @@ def test_sequences_that_no_rank_shares_leave_adapters_as_they_are() -> None:
     words = {"mode": "train", "execution": "megatron", "cp": 2, "lora": 8, "batch": 2, "seq_len": 256}
     one, same = (predictor.predict("llama-3.1-8b", "h100", sp=sp, **words) for sp in (False, True))  # type: ignore[arg-type]
     assert one.latency_s == same.latency_s
+
+
+def test_the_shared_rotary_key_of_latent_heads_is_turned_by_the_rank_that_has_its_tokens() -> None:
+    """Queries' heads are shared out either way; every rank has the one key, of its tokens alone under ``sp``."""
+
+    def turned(sp: bool) -> dict[str, float]:
+        nodes = (node for block in graph("deepseek-v2-lite", 2, sp).blocks for node in block.nodes)
+        return {node.name: node.op.elements for node in nodes if node.name.startswith(("rotary q ", "rotary k "))}
+
+    plain, split = turned(False), turned(True)
+    assert len(plain) == 6
+    assert split == {name: count / (2 if name.startswith("rotary k") else 1) for name, count in plain.items()}

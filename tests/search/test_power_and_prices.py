@@ -8,6 +8,7 @@ from predictor import RequestError
 from predictor.cli.main import main
 from predictor.cli.prices import read_prices, source_of
 from predictor.hardware.gpu import load_gpu
+from predictor.kernels.energy import rates
 
 PLAN = ["plan", "--model", "llama-3.1-8b", "--gpu", "h100", "--num-gpus", "8", "--global-batch", "32", "--json"]
 COMPARE = ["compare", "--model", "llama-3.1-8b", "--gpu", "h100,a100", "--mode", "decode", "--batch", "32", "--json"]
@@ -110,6 +111,12 @@ def test_deployments_that_wait_draw_less_and_a_token_costs_more(capsys):
     )
     assert half["power_w"] < full["power_w"]
     assert half["joule_per_token"] > full["joule_per_token"]
+    rare = asked([*SERVE, "--power", "--price", "h100=3", "--rate", "0.01"], capsys)["plans"]
+    waiting_w = rates(load_gpu("h100")).waiting_w
+    for plan in rare:
+        assert plan["power_w"] == pytest.approx(plan["gpus"] * waiting_w, rel=0.1)
+        assert plan["joule_per_token"] == pytest.approx(plan["power_w"] / (0.01 * 200))
+        assert plan["cost_usd_per_million_tokens"] == pytest.approx(plan["gpus"] * 3 / 3600 / (0.01 * 200) * 1e6)
 
 
 def test_deployments_are_listed_by_what_is_asked(tmp_path, capsys):

@@ -392,3 +392,16 @@ def test_what_is_hidden_is_at_most_what_compute_covers() -> None:
         sent = plain.summary().exposed_s["expert"]
         assert plain.latency_s - sent <= beside.latency_s * (1 + 1e-9), "compute is there"
         assert max(plain.latency_s - sent, sent) * (1 - 1e-9) <= beside.latency_s < plain.latency_s
+        assert 0.0 < beside.summary().exposed_s["expert"] < sent, "compute takes longer beside it"
+
+
+@pytest.mark.parametrize("gpu", ["h100", "a100"])
+def test_exchanges_that_outlast_compute_are_waited_for(gpu: str) -> None:
+    """Small experts over the network, two micro-batches: the pair of passes that run together hides no more than the
+    compute of one of them."""
+    words: dict[str, Any] = {"batch": 64, "seq_len": 2048, "dp": 32, "ep": 32, "artifacts": "roofline"}
+    plain, beside = ask("qwen3-30b-a3b", gpu, **words), ask("qwen3-30b-a3b", gpu, **words, ep_overlap=True)
+    sent, left = (answer.summary().exposed_s["expert"] for answer in (plain, beside))
+    compute = plain.latency_s - sum(plain.summary().exposed_s.values())
+    assert sent > compute
+    assert left >= sent - compute / 2

@@ -225,8 +225,8 @@ def _too_large(asked: ServingQuestion) -> str:
 
 
 def cost_per_million(plan: ServingPlan, price: float) -> float:
-    """Dollars for a million output tokens, at ``price`` dollars an hour of a GPU."""
-    return price * plan.gpus / 3600.0 / plan.tokens_per_s * 1e6
+    """Dollars for a million output tokens of the requests that come, at ``price`` dollars an hour of a GPU."""
+    return price * plan.gpus / 3600.0 / (plan.served * plan.times.osl) * 1e6
 
 
 def margins(asked: ServingQuestion, entry: RankedPlan) -> dict[str, tuple[float, float, float] | None]:

@@ -42,12 +42,12 @@ def power_of(plan: ServingPlan) -> DeploymentPower:
         busy_s = [(plan.replicas, times.group.gpus, each * step_s + read_s / readers)]
     else:
         busy_s.append((plan.prefill_replicas, prompts.group.gpus, read_s / readers))
-    power_w = plan.rate * (each * step_j + read_j / readers)
+    power_w = plan.served * (each * step_j + read_j / readers)
     for groups, gpus, seconds in busy_s:
-        power_w += groups * gpus * waiting_w * max(0.0, 1.0 - plan.rate / groups * seconds)
+        power_w += groups * gpus * waiting_w * max(0.0, 1.0 - plan.served / groups * seconds)
     limit_w = times.run.gpu.power_limit_w * plan.gpus
     power_w = min(power_w, limit_w)
-    return DeploymentPower(power_w, power_w / plan.tokens_per_s)
+    return DeploymentPower(power_w, power_w / (plan.served * times.osl))
 
 
 def _step(run: Run) -> tuple[float, float]:
@@ -70,7 +70,7 @@ def ranking(objective: str, rate: float, fewest: bool) -> Callable[[ServingPlan]
 
     keys: dict[str, Callable[[ServingPlan], tuple[float, ...]]] = {
         TIME: lambda plan: (plan.tpot_s, plan.ttft_s, plan.gpus),
-        COST: lambda plan: (-plan.tokens_per_s_per_gpu, plan.tpot_s),
+        COST: lambda plan: (-plan.served / plan.gpus, plan.tpot_s),
         THROUGHPUT: lambda plan: (-plan.tokens_per_s, plan.gpus, plan.tpot_s),
         ENERGY: joules,
     }

@@ -59,7 +59,8 @@ class ServingPlan:
     """One deployment in its steady state. ``times`` are those of its (decoding) groups, of which it has ``replicas``
     with ``concurrency`` requests each; ``prefill``, ``prefill_replicas``: the groups that run prompts, None and 0 where
     every group does. ``rate`` in requests/s of all; ``mixed``: share of the steps that have prompts; ``load`` of the
-    groups that run prompts; ``hand_over_s`` seconds that the KV cache of a prompt is on its way.
+    groups that run prompts; ``hand_over_s`` seconds that the KV cache of a prompt is on its way; ``comes`` requests/s
+    that come, 0 for as many as are served.
     """
 
     times: GroupTimes
@@ -74,6 +75,7 @@ class ServingPlan:
     prefill_replicas: int = 0
     load: float = 0.0
     hand_over_s: float = 0.0
+    comes: float = 0.0
 
     @property
     def group(self) -> Group:
@@ -85,6 +87,11 @@ class ServingPlan:
         """GPUs of all groups."""
         prompts = self.prefill.group.gpus * self.prefill_replicas if self.prefill is not None else 0
         return self.group.gpus * self.replicas + prompts
+
+    @property
+    def served(self) -> float:
+        """Requests/s that are answered: those that come, where it could answer more."""
+        return min(self.rate, self.comes) if self.comes else self.rate
 
     @property
     def tokens_per_s(self) -> float:
@@ -345,6 +352,7 @@ def at_concurrency(plan: ServingPlan, concurrency: int) -> ServingPlan:
 
 def with_rate(plan: ServingPlan, rate: float) -> ServingPlan:
     """The deployment where ``rate`` requests/s come, fewer than it could serve: as many at a time as that takes."""
+    plan = replace(plan, comes=rate)
     if not rate or plan.prefill is not None or plan.rate <= rate:
         return plan
     steady = closed_loop(plan.times, concurrencies(plan.concurrency))
