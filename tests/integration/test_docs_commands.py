@@ -193,7 +193,7 @@ def test_every_flag_in_the_text_exists(page: Path) -> None:
     scripts = "".join(
         path.read_text(encoding="utf-8") for name in FOLDERS for path in (ROOT / name).iterdir() if path.is_file()
     )
-    # mypy's and mkdocs', nvidia-smi's, MLflow's, vLLM's; torchrun's
+    # mypy's and mkdocs', nvidia-smi's, MLflow's, vLLM's and SGLang's; torchrun's
     foreign = {"--strict", "--reset-gpu-clocks", "--backend-store-uri", "--attention-backend", "--quantization"}
     foreign |= {
         "--extra",
@@ -202,6 +202,7 @@ def test_every_flag_in_the_text_exists(page: Path) -> None:
         "--num-layers",
         "--hidden-size",
         "--enable-dp-attention",
+        "--scheduler-recv-interval",
     }
     foreign |= {"--nnodes", "--nproc-per-node", "--rdzv-backend", "--rdzv-endpoint", "--node-rank", "--max-restarts"}
     for code in re.findall(r"`([^`]+)`", prose):

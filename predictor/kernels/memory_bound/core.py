@@ -50,8 +50,12 @@ DEFAULT_THREADS_PER_SM = 2048
 #: Cycles of an SM, by the threads of a warp, that an element takes whose place in every operand a kernel works out
 #: (`Elementwise.offsets`), a few integer products an operand. Source: AMD-AGI/TraceLens, H100 and MI300X traces of
 #: Qwen1.5-0.5B, the medians of eight kernels each, over the time of their bytes: copies, sums, products and casts of
-#: 9.2 M elements. They take 0.58 to 0.88 on H100, and 0.84 to 1.3 on MI300X.
-OFFSET_CYCLES = {32: 0.7, 64: 1.2}
+#: 9.2 M elements. They take 0.58 to 0.88 on H100, and 0.61 to 1.04 on MI300X.
+OFFSET_CYCLES = {32: 0.7, 64: 0.9}
+#: Seconds that the smallest kernel takes, by the threads of a warp, where it is not the fitted time. Source:
+#: AMD-AGI/TraceLens, kernels of at most 16 blocks on MI300X, the middle one of three traces' medians: 4.65 us (Qwen1.5,
+#: eager), 4.2 (ResNet), 4.8 (SGLang, decode steps in a replayed graph).
+SMALLEST_S = {64: 4.65e-6}
 
 
 @dataclass(frozen=True, slots=True)

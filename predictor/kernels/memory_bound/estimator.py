@@ -13,13 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.errors import SpecError
+from predictor.files.records import replace
 from predictor.hardware.generation import l2_is_whole
 from predictor.hardware.gpu import GPUSpec
 from predictor.hardware.what_if import as_filed
 from predictor.kernels.base import Batch, Launched
 from predictor.kernels.device import Device
 from predictor.kernels.explanation import COUNT, SHARE, Explanation, rests_on, terms
-from predictor.kernels.memory_bound.core import Constants, kernel_seconds, traffic_of
+from predictor.kernels.memory_bound.core import SMALLEST_S, Constants, kernel_seconds, traffic_of
 from predictor.ops.roofline import FloatArray
 
 FAMILIES = (
@@ -77,19 +78,25 @@ class MemoryBound(Launched):
         share, hold = self.board(gpu)
         device = Device.sheet(gpu, gpu.vector_flops("fp32")).sustaining(bandwidth=share)
         parts = 1.0 if l2_is_whole(gpu) else 2.0
-        return kernel_seconds(traffic_of(batch, as_filed(gpu)), device, hold, self.const, parts)
+        return kernel_seconds(traffic_of(batch, as_filed(gpu)), device, hold, self._on(gpu), parts)
+
+    def _on(self, gpu: GPUSpec) -> Constants:
+        """The constants on a board."""
+        smallest = SMALLEST_S.get(gpu.warp_threads or 0)
+        return self.const if smallest is None else replace(self.const, fixed_s=smallest)
 
     def explain(self, batch: Batch, gpu: GPUSpec) -> Explanation:
         """Bytes, rates and fixed times of the only operator of ``batch``."""
         traffic, (share, _) = traffic_of(batch, gpu), self.board(gpu)
-        fixed = self.const.fixed_s * float(traffic.kernels[0])
+        const = self._on(gpu)
+        fixed = const.fixed_s * float(traffic.kernels[0])
         kernel = float(self.seconds(batch, gpu)[0])
         parts = terms("bytes", [
             ("once", float(traffic.once[0]), "bytes", "every operand once for each kernel"),
             ("again", float(traffic.reread[0]), "bytes", "read a second time, from L2 where they fit"),
             ("places", float(traffic.offsets[0]) / (gpu.sm_count * gpu.boost_clock_hz), "s",
              "to work out where each element of unlike operands lies; 0 where all lie alike"),
-            ("kernels", float(traffic.kernels[0]), COUNT, f"{self.const.fixed_s * 1e6:.3g} us each"),
+            ("kernels", float(traffic.kernels[0]), COUNT, f"{const.fixed_s * 1e6:.3g} us each"),
             ("fixed", fixed, "s", "kernels x their fixed time"),
             ("kernel", kernel, "s", "bytes at their rates, or the time of the rows, plus the fixed time"),
         ])  # fmt: skip
