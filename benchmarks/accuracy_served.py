@@ -5,22 +5,14 @@ usage: benchmarks/accuracy_served.py --data $TILECAST_DATA [--without-rtx-pro AR
                                   [--no-intervals] [--out FOLDER]
 
 ``--without-rtx-pro``: a set of estimators that saw no row of that board (benchmarks/left_out_set.py).
-
-The last lines are what `predictor.serving.goals` has of errors beyond those of kernels: the 10 % and 90 %
-quantiles of log(measured / forecast), suites alike in weight, and the share that they hold of a suite left out. Rows
-of 512 clients are not among them: docs/how-to/serving.md says what their servers were limited to; the rows do not.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import pandas as pd
 
 ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:  # a checkout that was not installed
@@ -28,7 +20,6 @@ if str(ROOT) not in sys.path:  # a checkout that was not installed
 
 from predictor.fit.served import as_frame, errors, ranking  # noqa: E402
 from predictor.fit.served_rows import read_cases  # noqa: E402
-from predictor.serving.goals import BEYOND_KERNELS  # noqa: E402
 
 REQUESTS = ("rtxpro6000-llama-3.1-8b", "rtxpro6000-qwen3-30b-a3b-instruct-2507")
 
@@ -48,52 +39,6 @@ def show(title: str, rows: Any) -> None:
         )
     for note, count in rows.loc[rows["note"] != "", "note"].value_counts().items():
         print(f"  not predicted: {count} x {note}")
-
-
-def quantiles(suites: Mapping[str, Any]) -> None:
-    """Prints the quantiles over all suites, and what those of the others hold of each."""
-    print()
-    for name in ("tpot", "ttft"):
-        logs = {
-            key: np.log(part[f"measured_{name}_ms"] / part[f"predicted_{name}_ms"]).dropna().to_numpy()
-            for key, part in suites.items()
-        }
-        low, high = _weighted(list(logs.values()))
-        print(f"{name}: log(measured / forecast) from {low:+.3f} to {high:+.3f}")
-        for key, own in logs.items():
-            low, high = _weighted([values for other, values in logs.items() if other != key])
-            inside = float(((low <= own) & (own <= high)).mean() * 100.0)
-            whole = _interval_holds(suites[key], name, (low, high))
-            print(
-                f"  {key}, from the others {low:+.3f} to {high:+.3f}: holds {inside:.0f} % of {len(own)}"
-                + ("" if whole is None else f"; the interval that they would give {whole:.0f} %")
-            )
-
-
-def _interval_holds(rows: Any, name: str, beyond: tuple[float, float]) -> float | None:
-    """The share of measurements in intervals that have ``beyond`` in place of `BEYOND_KERNELS`, in %; None without."""
-    measured, forecast, low, high = (
-        rows[f"{which}_{name}_ms"].to_numpy(dtype=float) for which in ("measured", "predicted", "low", "high")
-    )
-    if not np.isfinite(low).any():
-        return None
-    ends = []
-    for end, old, new in zip((low, high), BEYOND_KERNELS[name], beyond, strict=True):
-        of_kernels = np.sqrt(np.maximum(np.log(end / forecast) ** 2 - old**2, 0.0))
-        ends.append(np.hypot(of_kernels, new))
-    off = np.log(measured / forecast)
-    known = np.isfinite(off) & np.isfinite(ends[0])
-    return float(((-ends[0] <= off) & (off <= ends[1]))[known].mean() * 100.0)
-
-
-def _weighted(suites: Sequence[Any]) -> tuple[float, float]:
-    """The 10 % and 90 % quantiles of several arrays, alike in weight."""
-    values = np.concatenate(suites)
-    weights = np.concatenate([np.full(len(each), 1.0 / len(each)) for each in suites if len(each)])
-    order = np.argsort(values)
-    shares = np.cumsum(weights[order]) - weights[order] / 2.0
-    low, high = np.interp([0.1, 0.9], shares / weights.sum(), values[order])
-    return float(low), float(high)
 
 
 def main() -> None:
@@ -122,11 +67,7 @@ def main() -> None:
     show("aic_silicon_h100", rows)
     for execution, part in rows.groupby("execution"):
         show(f"  {execution}", part)
-    known = rows[rows["concurrency"] != 512]
-    show("  without concurrency 512", known)
-    suites = dict(list(known.groupby("execution")))
-    suites["requests"] = pd.concat([frames[name] for name in REQUESTS])
-    quantiles(suites)
+    show("  without concurrency 512", rows[rows["concurrency"] != 512])
     ranks = ranking(rows)
     if ranks:
         print(

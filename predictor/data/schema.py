@@ -124,6 +124,7 @@ _MEANINGS: Mapping[str, str] = {
     "fn": "element-wise function", "elements": "elements of the output",
     "again_bytes": "read again of a broadcast operand", "reuse_bytes": "that pass before such a read",
     "stride_bytes": "between neighbours of an operand in another layout, 0 where they lie side by side",
+    "offsets": "whether the kernel works out where each element lies, as operands lie unlike each other",
     "inputs": "full-size tensors read, -1 for as many as fn takes", "extra_bytes": "bytes read beside them",
     "in_dtype": "dtype of the inputs, empty for that of the operator",
     "chain_flops": "FLOP an element of a fused chain",

@@ -31,14 +31,17 @@ _PRODUCTS = Gemm, MoE, Attention
 
 def quantize(graph: Graph, formats: Formats) -> Graph:
     """``graph`` in ``formats``; the very same one where it computes in them already."""
-    if not formats.layers and not any(_format(n, formats) for block in graph.blocks for n in block.nodes):
+    if not formats.layers and not any(_format(n, formats, graph.recorded) for b in graph.blocks for n in b.nodes):
         return graph
     tables = {id(t) for b in graph.blocks for n in b.nodes if isinstance(n.op, Embedding) for t in n.inputs}
-    blocks = [replace(block, nodes=_in_formats(block, of, tables)) for block, of in _split(graph.blocks, formats)]
+    blocks = [
+        replace(block, nodes=_in_formats(block, of, tables, graph.recorded))
+        for block, of in _split(graph.blocks, formats)
+    ]
     return replace(graph, blocks=tuple(blocks))
 
 
-def _format(node: Node, formats: Formats) -> Format | None:
+def _format(node: Node, formats: Formats, recorded: bool) -> Format | None:
     """The format that a product has to be brought into; None for what has it, and for what is no product.
 
     A product that the builder writes wider than all others stays as wide (Switch's router), and one that is recorded
@@ -52,7 +55,7 @@ def _format(node: Node, formats: Formats) -> Format | None:
         form = Format(form.dtype)
     if (op.dtype, getattr(op, "quant", "")) == form or bytes_of(op.dtype) > bytes_of(formats.high.dtype):
         return None
-    return None if bytes_of(op.dtype) < bytes_of(form.dtype) else form
+    return None if recorded and bytes_of(op.dtype) < bytes_of(form.dtype) else form
 
 
 def _of_its_layer(node: Node, formats: Formats) -> Formats:
@@ -62,12 +65,12 @@ def _of_its_layer(node: Node, formats: Formats) -> Formats:
     return formats.at(numbers[0]) if numbers else formats
 
 
-def _in_formats(block: Block, formats: Formats, tables: set[int]) -> tuple[Node, ...]:
+def _in_formats(block: Block, formats: Formats, tables: set[int], recorded: bool) -> tuple[Node, ...]:
     """The nodes of a block in their formats. ``tables``: ids of the weights that embeddings read, too, which stay."""
     nodes: list[Node] = []
     weights: dict[int, Tensor] = {}
     for node in block.nodes:
-        form = _format(node, formats if block.layers else _of_its_layer(node, formats))
+        form = _format(node, formats if block.layers else _of_its_layer(node, formats), recorded)
         if form is None:
             nodes.append(node)
             continue
