@@ -143,6 +143,7 @@ def test_a_pipeline_of_the_house_reads_its_sizes(name: str) -> None:
 PARAMETERS = {
     "pixart-sigma": 0.61, "sana1.5-1.6b": 1.6, "sana1.5-4.8b": 4.8, "sd3.5-medium": 2.24, "sd3.5-large": 8.06,
     "cogvideox-2b": 1.69, "cogvideox1.5-5b": 5.57, "wan2.1-1.3b": 1.42, "wan2.1-14b": 14.3,
+    "flux.1-dev": 11.9, "flux.1-schnell": 11.89, "wan2.2-t2v-a14b": 14.3, "hunyuanvideo": 12.82,
 }  # fmt: skip
 
 
