@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import product
 
@@ -15,13 +16,17 @@ pytest.importorskip("sklearn", reason='scikit-learn is not installed: pip instal
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern
 
+from predictor.hardware.gpu import load_gpu
 from predictor.kernels.fitting.adapt import (
     ALL_OR_NONE,
     GRID,
     NOISE,
     OFFSET_SPREAD,
+    TRUST,
     Question,
     RowsView,
+    Trial,
+    calibrated,
     constants,
     explain,
     in_folds,
@@ -249,3 +254,34 @@ def test_a_width_holds_eight_of_ten_further_rows(rows: int) -> None:
         further = -rng.normal(0.05, 0.1, 500)
         held.append(((further >= low) & (further <= high)).mean())
     assert 0.79 < np.mean(held) < 0.9
+
+
+class HalfTold(Trial):
+    """Rows that gain by half of what the others say, and lose by all of it."""
+
+    shares = TRUST
+
+    def __init__(self, first: np.ndarray, aside: np.ndarray) -> None:
+        self.question = Question(np.zeros(1), np.ones(1), rows_alone(lambda x: -first))
+        self._first, self._aside = first, aside
+
+    def constants(self) -> np.ndarray:
+        return np.zeros(1)
+
+    def before(self) -> np.ndarray:
+        return self._first
+
+    def held_out(self, told: object) -> np.ndarray:
+        return self._aside
+
+    def keep(self, board: object, x: np.ndarray, told: object, share: float) -> np.ndarray:
+        assert share == 0.5
+        return self._first
+
+
+def test_the_error_of_rows_kept_aside_is_that_of_the_share_that_is_kept() -> None:
+    """Half of what the rows say is kept, which is better than nothing; all of it were worse, and is not reported."""
+    first, aside = np.full(20, 0.3), np.full(20, -0.35)
+    manifest = {name: {} for name in ("adapted", "calibrated", "cores", "probes", "boosters", "devices")}
+    said = calibrated(lambda rows, board: [HalfTold(first, aside)], None, load_gpu("h100"), manifest, {})
+    assert said.gained and said.held_out == pytest.approx(100 * (1 - math.exp(-0.025))) and said.held_out < said.before

@@ -73,8 +73,9 @@ FOLDS = 10
 class Fitted:
     """An estimator's folder with the GPU in it, the scalars found, and the errors in % on the rows.
 
-    ``held_out``: the error of rows by what the others say of them. ``gained``: whether any of the rows is answered
-    otherwise than before, which they are where rows held out surely gain.
+    ``held_out``: the error of rows by what is kept of what the others say of them; by all of it, where none is kept.
+    ``gained``: whether any of the rows is answered otherwise than before, which they are where rows held out surely
+    gain.
     """
 
     manifest: dict[str, Any]
@@ -220,19 +221,20 @@ def calibrated(
 ) -> Fitted:  # fmt: skip
     """An estimator's artifact adapted to ``gpu`` by its ``rows``; an earlier calibration is replaced."""
     board = AdaptedArtifact(gpu, manifest, weights)
-    before, after, aside, gained = [], [], [], False
+    before, after, aside, kept, gained = [], [], [], [], False
     for trial in trials(rows, board):
         first, x = trial.before(), trial.constants()
         told = explain(trial.question, x, trial.keys, trial.columns) if len(trial.question.lengths) else None
         held_out = trial.held_out(told)
         share = trusted(first, held_out, trial.doubt, trial.shares)
         x = trial.question.start + share * (x - trial.question.start)
-        gained |= share > 0.0
         before.append(first)
         aside.append(held_out)
+        kept.append((1.0 - share) * first + share * held_out)
+        gained |= share > 0.0
         mixed = share > 0.0 or trial.shares != ALL_OR_NONE
         after.append(trial.keep(board, x, told, share) if mixed else first)
-    old, new, held = (percent(np.concatenate(part)) for part in (before, after, aside))
+    old, new, held = (percent(np.concatenate(part)) for part in (before, after, kept if gained else aside))
     return Fitted(board.manifest, board.weights, board.scalars, old, new, held, gained)
 
 
