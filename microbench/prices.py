@@ -59,9 +59,10 @@ def deepened(
     settings: Settings,
 ) -> sweep.CasePlan:  # fmt: skip
     """The sweeps' cases, and of the same sequences as many more as ``budget_s`` is expected to take, `READ_SHARE` of
-    them such as a calibration reads. Without a budget: the sweeps as they are."""
+    them such as a calibration reads. Without a budget, and of a user's sweeps, which say how many shapes they want: the
+    sweeps as they are."""
     plan = sweep.build(target, ops, dtypes, folder)
-    if budget_s is None or not plan.cases:
+    if budget_s is None or folder.resolve() != sweep.SWEEPS.resolve() or not plan.cases:
         return plan
     read = [calibration.reads(case, target) for case in plan.cases]
     seconds = [case_seconds(case, target, settings) for case in plan.cases]

@@ -206,7 +206,8 @@ def _group_cases(
             plan.left_out[_SAME] = plan.left_out.get(_SAME, 0) + int(group.get("points", 1))
             continue
         many, read, deeper = depths[0] * _points(group), False, depths[1] > depths[0]
-        for number, cells in enumerate(_shapes(group, max(depths))):
+        served = float(group.get("served", 0.0)) if target.kind == "cuda" else 0.0  # a processor's are no serving rows
+        for number, cells in enumerate(_shapes(group, served, max(depths))):
             if number >= many and not read:
                 break
             op = op_from({"op": group.get("op", launcher), "dtype": canonical(dtype), **cells})
@@ -314,12 +315,12 @@ def served_products() -> tuple[list[tuple[int, int]], list[float]]:
     return pairs, [at / sums[-1] for at in sums]
 
 
-def _shapes(group: Mapping[str, Any], depth: int = 1) -> Iterator[dict[str, Any]]:
+def _shapes(group: Mapping[str, Any], served: float, depth: int) -> Iterator[dict[str, Any]]:
     """The `points` first distinct shapes of a group, times ``depth``: fixed fields (lists take turns) and drawn axes.
-    Of a group with `served` so large a share has n and k of `served_products`."""
+    The share ``served`` of them has n and k of `served_products`."""
     combinations = _combinations(group)
     axes = group.get("axes", {})
-    points, served = depth * _points(group), float(group.get("served", 0.0))
+    points = depth * _points(group)
     seen: set[tuple[Any, ...]] = set()
     for number in range(8 * points):
         if len(seen) >= points:

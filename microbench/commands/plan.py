@@ -116,7 +116,7 @@ def _print(
         print(f"{row['operator']:<16}{row['cases']:>8}{row['within_budget']:>11}  {duration(row['expected_s'])}")
     print(f"\n{len(cases)} cases on {target.id}, about {duration(sum(expected))} after the ceilings")
     if arguments.budget is not None:
-        share = f"{100 * read / max(within, 1):.0f} % of them are such as `tilecast calibrate` reads"
-        print(f"--budget {duration(arguments.budget)}: about {within} of them, over every operator and dtype; {share}")
+        print(f"--budget {duration(arguments.budget)}: about {within} of them, over every operator and dtype")
+        print(f"{100 * read / max(within, 1):.0f} % of those are such as `tilecast calibrate` reads")
     for why, count in sorted(left_out.items(), key=lambda entry: -entry[1]):
         print(f"left out: {count} x {why}")

@@ -89,6 +89,21 @@ def test_a_sweep_of_ones_own_may_ask_for_them(tmp_path: Path) -> None:
     assert built and all((case.op.n, case.op.k) in sweep.served_products()[0] for case in built)  # type: ignore[attr-defined]
 
 
+def test_sweeps_of_ones_own_keep_their_points_whatever_the_budget(tmp_path: Path) -> None:
+    (tmp_path / "softmax.yaml").write_text(
+        "launcher: softmax\ngroups:\n  - {name: a, dtypes: [fp32], points: 8, timed: [[warm, eager_events, 1.0]],"
+        " axes: {rows: {log: [64, 4096]}, cols: {log: [64, 4096]}}}\n"
+    )
+    assert len(prices.deepened(cases.CPU, None, None, tmp_path, 480.0, Settings()).cases) == 8
+
+
+def test_a_processor_draws_its_linear_layers() -> None:
+    pairs, _ = sweep.served_products()
+    built = sweep.build(cases.CPU, ("gemm",), ("bf16",)).cases
+    drawn = [(op.n, op.k) for case in built if isinstance(op := case.op, Gemm) and op.layout == "tn"]
+    assert sum(pair in pairs for pair in drawn) < 0.1 * len(drawn)  # powers of two meet by chance
+
+
 def test_plan_says_how_many_rows_calibrate_reads(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--gpu", "h100", "--budget", "2min", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
