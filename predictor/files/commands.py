@@ -78,13 +78,18 @@ def _leave(ended: list[tuple[int, int]]) -> None:
     """End this process with the status of its command, if it came to an end here and its words are read."""
     if not ended or ended[0][0] != os.getpid():
         return
+    status = ended[0][1]
     try:
-        for stream in (sys.stdout, sys.stderr):
+        for stream in (sys.stderr, sys.stdout):
             if stream is not None:
                 stream.flush()
-    except (OSError, ValueError):
+    except OSError as error:  # which a status other than 0 has said
+        if not status:
+            os.write(2, f"error: {error.strerror or error}\n".encode())
+        os._exit(status or 1)
+    except ValueError:
         return  # Python says so
-    os._exit(ended[0][1])
+    os._exit(status)
 
 
 def check_working_folder() -> None:

@@ -26,8 +26,9 @@ def run():
 
 
 def ends(last: str, stdout: int = subprocess.PIPE) -> tuple[int, str, str]:
+    usual = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     done = subprocess.run([sys.executable, "-c", f"{HEAD}    {last}\nwhole_process(run)"], stdout=stdout,
-                          stderr=subprocess.PIPE, text=True)  # fmt: skip
+                          stderr=subprocess.PIPE, text=True, env=usual)  # fmt: skip
     return done.returncode, done.stdout, done.stderr
 
 
@@ -51,5 +52,7 @@ def test_a_child_of_the_process_ends_by_itself() -> None:
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device that takes nothing")  # noqa: PTH110
 def test_an_answer_that_nobody_can_keep_is_no_success() -> None:
     with open("/dev/full", "w") as full:  # noqa: PTH123
-        status, _, error = ends("return 0", full.fileno())
-    assert status and "No space left" in error
+        lost = ends("return 0", full.fileno())
+        known = ends("return 5", full.fileno())
+    assert (lost[0], lost[2]) == (1, "remarkerror: No space left on device\n")
+    assert (known[0], known[2]) == (5, "remark")

@@ -280,9 +280,12 @@ def run(words: str, **streams: Any) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
 @pytest.mark.parametrize("words", [PREDICT, f"{PREDICT} --json", "gpus", "models --json"])
-def test_a_full_disk_is_one_line_and_status_1(words: str, world: Path) -> None:
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_full_disk_is_one_line_and_status_1(words: str, at_once: bool, world: Path) -> None:
+    """Python writes at the end, or ``at_once`` (PYTHONUNBUFFERED)."""
+    usual = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with Path("/dev/full").open("w") as full:
-        done = run(words, stdout=full)
+        done = run(words, stdout=full, env=usual | ({"PYTHONUNBUFFERED": "1"} if at_once else {}))
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert "No space left" in line
