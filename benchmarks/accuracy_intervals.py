@@ -337,8 +337,8 @@ def scales_of(rows: Rows) -> FloatArray:
         away = (logs - prior) / DEVIATION
         return float(-(weights @ value) + 0.5 * away @ away), -gradient + away / DEVIATION
 
-    found = minimize(loss, prior.copy(), jac=True, method="L-BFGS-B", bounds=[(-6.0, 3.0)] * len(PARTS))
-    scales: FloatArray = np.exp(found.x)
+    fitted = minimize(loss, prior.copy(), jac=True, method="L-BFGS-B", bounds=[(-6.0, 3.0)] * len(PARTS))
+    scales: FloatArray = np.exp(fitted.x)
     return scales
 
 
@@ -376,8 +376,8 @@ def factors_of(rows: Rows, scales: FloatArray) -> dict[str, tuple[float, float]]
         if mine.sum() >= FEWEST:
             (size,) = quantiles(np.abs(z[mine]), weights[mine], (LEVEL,))
             sided, share = suites / (suites + SIDED), suites / (suites + BORROWED)
-            own = sided * quantiles(z[mine], weights[mine], (TAIL, 1.0 - TAIL)) + (1.0 - sided) * size * SIDES
-            low, high = share * own + (1.0 - share) * pooled
+            of_kind = sided * quantiles(z[mine], weights[mine], (TAIL, 1.0 - TAIL)) + (1.0 - sided) * size * SIDES
+            low, high = share * of_kind + (1.0 - share) * pooled
         factors[kind] = min(float(low), 0.0), max(float(high), 0.0)
     return factors
 

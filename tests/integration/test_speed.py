@@ -28,8 +28,7 @@ def test_a_cold_forecast_takes_little_more_than_numpy() -> None:
 
 
 def test_requests_under_load_on_one_scheduler() -> None:
-    """4.0 times those imports for 3,000 requests, which are simulated three times (2026-11-28); 7 in the loop of all
-    servers."""
+    """4.0 times those imports for 3,000 requests, which are simulated three times (2026-11-28)."""
     command = [*speed.SIMULATE]
     command[command.index("--requests") + 1] = "3000"
     figures = speed.against_imports(3, partial(speed.process, command))

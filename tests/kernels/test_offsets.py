@@ -104,6 +104,6 @@ def test_a_trace_says_which_kernels_work_places_out() -> None:
 
 
 def test_compiled_loops_know_the_places() -> None:
-    found = offsets("compile")
-    assert found
-    assert not any(places for _, places in found)
+    loops = offsets("compile")
+    assert loops
+    assert not any(places for _, places in loops)

@@ -53,8 +53,8 @@ def test_a_layer_is_one_operator_of_all_steps(kind, gates: int) -> None:  # type
 
 def test_a_batch_in_front_is_copied_and_dropout_runs_between_layers() -> None:
     def kinds(make, mode: str = "forward", first: bool = False) -> list[str]:  # type: ignore[no-untyped-def]
-        found = [getattr(op, "fn", op.label) for op in operators(make, mode, first)]
-        return [kind for kind in found if kind != "fill"]
+        names = [getattr(op, "fn", op.label) for op in operators(make, mode, first)]
+        return [kind for kind in names if kind != "fill"]
 
     layers = ["recurrent layer"] * 2
     assert kinds(lambda: Last(torch.nn.LSTM(24, 32, 2, batch_first=True)), first=True) == ["copy", *layers]
@@ -69,9 +69,9 @@ def test_training_walks_the_layers_back() -> None:
 
 
 def test_states_that_are_projected_run_step_by_step() -> None:
-    found = operators(lambda: Last(torch.nn.LSTM(24, 32, proj_size=8)))
-    assert len(found) > STEPS
-    assert not any(isinstance(op, Recurrence) for op in found)
+    ops = operators(lambda: Last(torch.nn.LSTM(24, 32, proj_size=8)))
+    assert len(ops) > STEPS
+    assert not any(isinstance(op, Recurrence) for op in ops)
 
 
 def test_a_saved_graph_keeps_them(tmp_path: Path) -> None:
