@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check(words: Mapping[str, Any]) -> None:
     """RequestError, one line, for words that no forecast takes: they are no reason of a module."""
-    from predictor.request.numbers import dtype_word
+    from predictor.request.precision import dtype_word
     from predictor.request.request import Request
 
     OPTIONS["dtype"].check(dtype_word(words["dtype"]))

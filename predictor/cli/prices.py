@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from predictor.errors import RequestError, unknown_name
-from predictor.request.words import is_number
+from predictor.request.parse import is_number
 
 if TYPE_CHECKING:
     from predictor.hardware.gpu import GPUSpec

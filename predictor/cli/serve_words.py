@@ -17,7 +17,7 @@ from predictor.files import outputs
 from predictor.files.records import replace
 from predictor.files.units import parse_quantity
 from predictor.request.options import BURSTS, GAMMA, POISSON, SERVE, words_of
-from predictor.request.words import is_number
+from predictor.request.parse import is_number
 
 if TYPE_CHECKING:
     from predictor.request.run import Run

@@ -80,8 +80,8 @@ class FusedEncoders:
 class EightBit:
     """What ``--dtype fp8`` means under an engine, where the model's checkpoint has no fp8 of its own.
 
-    ``linear``: the word of the linear layers (`predictor.request.numbers`); ``experts``: that of the experts; ``kv``:
-    dtype of the KV cache, "" for the activations'; ``said``: the same in words, for the first line of an answer.
+    ``linear``: the word of the linear layers (`predictor.request.precision`); ``experts``: that of the experts;
+    ``kv``: dtype of the KV cache, "" for the activations'; ``said``: the same in words, for an answer's first line.
     """
 
     linear: str
@@ -114,7 +114,7 @@ class Engine:
     else, so that a forward pass is one of training; ``aged``: another release than the newest, with its library's
     kernels as of ``kernels_at`` ("" for the newest); ``kernels_changed``: what they changed by, with its version.
     ``unpacks``: it has kernels that unpack weights which the GPU has no units for (Marlin). ``runs_as``: the word of
-    `predictor.request.numbers` that it runs a checkpoint's word as on a GPU: the same weights, other activations.
+    `predictor.request.precision` that it runs a checkpoint's word as on a GPU: the same weights, other activations.
     ``memory``: its share of the GPU's memory by version, the oldest first.
     ``decode_attention_of``: compute capability -> library whose decode attention comes nearest to what the engine runs
     there. ``given_narrow``: the library in whose tables the products of operands that come in 8 bits or fewer are, on

@@ -28,7 +28,7 @@ from predictor.kernels.interval import LAUNCH, HasIntervals, op_class
 from predictor.ops.attention import Attention
 from predictor.ops.base import Op
 from predictor.ops.gemm import Gemm
-from predictor.request.numbers import LATER
+from predictor.request.precision import LATER
 
 FloatArray = npt.NDArray[np.float64]
 

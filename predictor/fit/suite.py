@@ -20,8 +20,8 @@ from predictor.hardware.what_if import held_at
 from predictor.models.built.load import catalogue
 from predictor.models.forms import TRACED, model_of
 from predictor.request.options import OPTIONS, Option
+from predictor.request.parse import ragged_lengths
 from predictor.request.request import Request
-from predictor.request.words import ragged_lengths
 
 #: Columns of a suite that decide a forecast (docs/how-to/suites.md); others are carried along: those of words, and what
 #: a row says beside them of its board, its network, its layers and what was measured.

@@ -29,8 +29,8 @@ from predictor.report.html_timeline import timeline_section
 from predictor.report.pages import document, render, section
 from predictor.report.throughput import sources
 from predictor.report.wording import dtype_words, kv_words, overhead, release_of, seconds
+from predictor.request.parse import flag
 from predictor.request.run import Run
-from predictor.request.words import flag
 from predictor.request.workload import Workload
 from predictor.simulate.answer import Prediction
 

@@ -15,7 +15,7 @@ from predictor.report.drawing import COLOURS
 from predictor.report.pages import bars, figure, render, section, table
 from predictor.report.throughput import hardware_use, throughput
 from predictor.report.wording import LEVEL_WORDS, count, gib, gib_of, may_use, quantity, seconds, share, span
-from predictor.request.numbers import computes_in
+from predictor.request.precision import computes_in
 from predictor.simulate.answer import Prediction
 
 #: Blocks drawn as bars: those that take longest. The table has them all. Both were chosen by looking at pages.

@@ -23,8 +23,8 @@ from predictor.report.wording import (
     share,
     span,
 )  # fmt: skip
-from predictor.request.numbers import computes_in
 from predictor.request.options import NO_SHARD
+from predictor.request.precision import computes_in
 from predictor.request.workload import Workload
 from predictor.simulate.answer import Prediction
 

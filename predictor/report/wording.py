@@ -7,7 +7,7 @@ from predictor.engines.releases import is_version
 from predictor.files.units import TIMES, digits, in_unit
 from predictor.files.units import seconds as seconds
 from predictor.kernels.interval import LEVEL
-from predictor.request.numbers import CHECKPOINT, ENGINE
+from predictor.request.precision import CHECKPOINT, ENGINE
 from predictor.request.serving import Serving
 from predictor.request.workload import Workload
 from predictor.simulate.memory import Memory

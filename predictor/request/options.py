@@ -25,8 +25,8 @@ from predictor.hardware.system import list_systems
 from predictor.hardware.what_if import VALUES
 from predictor.models.base import CACHED, MODES
 from predictor.ops.routing import RANDOM
-from predictor.request.numbers import CHECKPOINT, KV_DTYPES, SUPPORTED
-from predictor.request.words import LARGEST_DEGREE, LARGEST_TOKENS, one_of
+from predictor.request.parse import LARGEST_DEGREE, LARGEST_TOKENS, one_of
+from predictor.request.precision import CHECKPOINT, KV_DTYPES, SUPPORTED
 
 if TYPE_CHECKING:
     from predictor.hardware.gpu import GPUSpec

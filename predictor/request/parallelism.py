@@ -18,7 +18,7 @@ from predictor.request.options import (
     check_words,
     checks_of,
 )
-from predictor.request.words import flag
+from predictor.request.parse import flag
 
 #: Degrees beside tp that serving has, too.
 SERVED = ("pp", "dp", "ep")

@@ -19,15 +19,9 @@ from predictor.models.base import CACHED, MODES, Feature, Model
 from predictor.models.forms import model_of
 from predictor.request.images import Pictures, pictures_of
 from predictor.request.instance import of_instance
-from predictor.request.numbers import Cache, cached, default_attention, dtype_word, experts_as_they_are, numbers_of
 from predictor.request.options import DECODES, OPTIONS, TRAIN, Words, words_of_modes
 from predictor.request.parallelism import Parallelism
-from predictor.request.routing import router_of
-from predictor.request.run import Run
-from predictor.request.serving import Serving
-from predictor.request.speculation import check_speculation, read_acceptance
-from predictor.request.training import Training
-from predictor.request.words import (
+from predictor.request.parse import (
     LARGEST_DEGREE,
     kernel_gap_seconds,
     launch_overhead_seconds,
@@ -36,6 +30,12 @@ from predictor.request.words import (
     stage_layers,
     step_overhead_seconds,
 )
+from predictor.request.precision import Cache, cached, default_attention, dtype_word, experts_as_they_are, numbers_of
+from predictor.request.routing import router_of
+from predictor.request.run import Run
+from predictor.request.serving import Serving
+from predictor.request.speculation import check_speculation, read_acceptance
+from predictor.request.training import Training
 from predictor.request.workload import DEFAULT_LAUNCH_OVERHEAD_S, Workload
 
 if TYPE_CHECKING:

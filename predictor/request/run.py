@@ -6,7 +6,7 @@ from predictor.files.records import dataclass, replace
 from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.artifact import ArtifactSet, RooflineOnly
 from predictor.models.base import Model
-from predictor.request.numbers import Precision
+from predictor.request.precision import Precision
 from predictor.request.workload import Workload
 
 

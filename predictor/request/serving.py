@@ -10,10 +10,10 @@ from predictor.errors import RequestError
 from predictor.files.records import dataclass
 from predictor.models.base import CACHED
 from predictor.request.images import Pictures
-from predictor.request.numbers import DEFAULT
 from predictor.request.options import OPTIONS, check_words, checks_of
+from predictor.request.parse import check_step_overhead, one_of
+from predictor.request.precision import DEFAULT
 from predictor.request.speculation import tokens_a_step
-from predictor.request.words import check_step_overhead, one_of
 
 if TYPE_CHECKING:
     from predictor.request.workload import Workload
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Serving:
     """A prefill, a decode step, or both in turn (generate): ``mode``, of `predictor.models.base.CACHED`.
 
-    ``kv_dtype`` is the KV cache's, ``kv_dtype_source`` of `predictor.request.numbers.SOURCES`. ``output_len``: the
+    ``kv_dtype`` is the KV cache's, ``kv_dtype_source`` of `predictor.request.precision.SOURCES`. ``output_len``: the
     tokens that generate makes a sequence; ``context_len``: those that a decode step finds in the cache.
     ``step_overhead_s`` is what the engine's host adds to every step (None: what its release is known to add,
     `Workload.waits_s`). ``sampling``: how a step's tokens are chosen, of `SAMPLINGS`.

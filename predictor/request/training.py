@@ -9,7 +9,7 @@ from predictor.errors import RequestError, printable
 from predictor.files.records import dataclass
 from predictor.models.step import ALL_LINEAR, ATTENTION_LINEAR
 from predictor.request.options import OPTIONS, check_words, checks_of
-from predictor.request.words import recomputed
+from predictor.request.parse import recomputed
 
 if TYPE_CHECKING:
     from predictor.request.workload import Workload

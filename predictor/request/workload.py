@@ -12,12 +12,12 @@ from predictor.engines.registry import ALL_GATHER
 from predictor.errors import RequestError, UnsupportedError
 from predictor.files.records import dataclass, replace
 from predictor.ops.routing import Router
-from predictor.request.numbers import ASKED, CHECKPOINT, FP8
 from predictor.request.options import OPTIONS, check_words, checks_of
 from predictor.request.parallelism import SERVED, Parallelism
+from predictor.request.parse import LARGEST_LAUNCH_OVERHEAD_S, check_launch_overhead, flag, within
+from predictor.request.precision import ASKED, CHECKPOINT, FP8
 from predictor.request.serving import Serving
 from predictor.request.training import Training
-from predictor.request.words import LARGEST_LAUNCH_OVERHEAD_S, check_launch_overhead, flag, within
 
 if TYPE_CHECKING:
     from predictor.engines.vintage import Wait
@@ -43,8 +43,8 @@ class Workload:
     tokens that it has in the cache; ``seq_len`` or ``context_len`` is the longest of them, ``seq_len`` more where an
     engine pads sequences to that for attention. ``system`` joins the GPUs where there is more than one.
     ``memory_fraction``: what of the GPU's memory the run may use, as its engine counts it (`predictor.engines.memory`);
-    None: the engine's default. ``dtype_source`` is of `predictor.request.numbers.SOURCES`, ``dtype_recipe`` its word as
-    the engine takes it, "" where it has no such meaning. ``routing``: how tokens fall on experts, None for a model
+    None: the engine's default. ``dtype_source`` is of `predictor.request.precision.SOURCES`, ``dtype_recipe`` its word
+    as the engine takes it, "" where it has no such meaning. ``routing``: how tokens fall on experts, None for a model
     without any, or with experts of fixed capacity. ``all_to_all``: how tokens come to experts of other ranks
     (`predictor.passes.expert_parallel`). ``steps``: equal forward passes one after the other, as a diffusion sampler
     runs them.

@@ -23,9 +23,9 @@ from predictor.passes.expert_parallel import is_expert
 from predictor.passes.freeze import is_trained
 from predictor.passes.mesh import Mesh
 from predictor.passes.unpack import spared_bytes
-from predictor.request.numbers import Precision
 from predictor.request.options import HSDP, NO_SHARD, ZERO2, ZERO3
 from predictor.request.parallelism import Parallelism
+from predictor.request.precision import Precision
 from predictor.request.workload import Workload
 from predictor.simulate.stage import GRADIENTS, PIPELINE, WEIGHTS
 

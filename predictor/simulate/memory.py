@@ -19,8 +19,8 @@ from predictor.hardware.gpu import GPUSpec
 from predictor.models.base import Feature, Local, Model, Stack, whole
 from predictor.ops.base import COMPUTE
 from predictor.passes.quantize import saved_bytes
-from predictor.request.numbers import Precision
 from predictor.request.options import HSDP, SHARDS, ZERO2, ZERO3
+from predictor.request.precision import Precision
 from predictor.request.run import Run
 from predictor.request.workload import Workload
 from predictor.simulate.lower import mesh_of

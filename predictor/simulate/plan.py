@@ -14,7 +14,7 @@ from predictor.models.step import ATTENTION_LINEAR, Step
 from predictor.ops.attention import Attention
 from predictor.ops.collective import Collective, over
 from predictor.ops.routing import RANDOM
-from predictor.request.numbers import Precision
+from predictor.request.precision import Precision
 from predictor.request.run import Run
 from predictor.request.workload import Workload
 from predictor.simulate.capture import decode_size, padded, padded_lens, prompt_size, tokens_of

@@ -24,8 +24,8 @@ from predictor.passes.offload import check_offload, moved_bytes, offload
 from predictor.passes.optimizer import update_graph
 from predictor.passes.pipeline import Chunk, chunks_of, cut, messages_of, tables_of
 from predictor.passes.unpack import spared_bytes
-from predictor.request.numbers import Precision
-from predictor.request.words import recomputed
+from predictor.request.parse import recomputed
+from predictor.request.precision import Precision
 from predictor.request.workload import Workload
 from predictor.simulate.exchange import ReplicaExchange
 from predictor.simulate.lower import Lowering, lower

@@ -10,7 +10,7 @@ from predictor.errors import RequestError, nearest
 from predictor.files.records import dataclass
 from predictor.ops.routing import word_of
 from predictor.request.options import Option
-from predictor.request.words import flag, is_number
+from predictor.request.parse import flag, is_number
 
 #: Characters of a field: more are a slip of the mouse. Chosen by hand, not from data.
 LONGEST = 4_000

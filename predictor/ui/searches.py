@@ -22,7 +22,7 @@ from typing import Any
 from predictor.errors import RequestError, TilecastError, nearest, one_line
 from predictor.files.arguments import Parser
 from predictor.files.records import dataclass
-from predictor.request.words import flag
+from predictor.request.parse import flag
 from predictor.sweep.processes import EndedError, Worker
 from predictor.ui.boards import PASTED
 from predictor.ui.fields import Field

@@ -16,8 +16,8 @@ from predictor.files.records import dataclass
 from predictor.hardware.gpu import gpus_of
 from predictor.models.built import ModelConfig
 from predictor.models.built.load import aliases, catalogue, catalogue_name, config_from_dict
+from predictor.request.parse import flag
 from predictor.request.request import Request
-from predictor.request.words import flag
 from predictor.ui.boards import LONGEST as LONGEST_BOARD
 from predictor.ui.boards import MOST, PASTED, Board, board_of
 from predictor.ui.fields import LONGEST, ON, Field

@@ -25,7 +25,7 @@ from predictor.ops import Gemm, MoE, Op
 from predictor.ops.attention import Attention
 from predictor.ops.quantize import Quantize
 from predictor.ops.roofline import peak_for, roofline
-from predictor.request.numbers import SUPPORTED, precision
+from predictor.request.precision import SUPPORTED, precision
 from predictor.request.request import Request
 from predictor.simulate.lower import Lowering, lower
 

@@ -18,7 +18,7 @@ import predictor
 from predictor import engines
 from predictor.models.base import MODES
 from predictor.models.built import load_config
-from predictor.request.numbers import SUPPORTED
+from predictor.request.precision import SUPPORTED
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "tools" / "diff_predictions"

@@ -21,7 +21,7 @@ from predictor.ops import Attention, Gemm, MoE
 from predictor.report.html import settings, settings_shown
 from predictor.report.json_report import to_dict
 from predictor.report.terminal import first_line, print_prediction
-from predictor.request.numbers import checkpoint_precision
+from predictor.request.precision import checkpoint_precision
 from predictor.request.request import Request
 from predictor.simulate.answer import Prediction
 from predictor.simulate.lower import Lowering, lower

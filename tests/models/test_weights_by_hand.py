@@ -18,7 +18,7 @@ from predictor.hardware.gpu import load_gpu
 from predictor.models.built import load_config
 from predictor.models.built.load import PUBLISHED
 from predictor.models.built.parameters import weight_bytes
-from predictor.request.numbers import checkpoint_precision
+from predictor.request.precision import checkpoint_precision
 
 #: Bytes of a weight with its share of the scales: one for a tensor (or a row), 32 bits for 128 x 128, 8 bits for 16
 #: (nvfp4) or 32 (mxfp4), 16 bits for 32 (int4).

@@ -21,7 +21,7 @@ from predictor.models.built import Step, load_config
 from predictor.ops import Gemm
 from predictor.ops.routing import RANDOM
 from predictor.passes.mesh import Mesh
-from predictor.request.numbers import SUPPORTED, precision
+from predictor.request.precision import SUPPORTED, precision
 from predictor.request.request import Request
 from predictor.simulate import templates
 from predictor.simulate.lower import Lowering, lower, mesh_of

@@ -15,7 +15,7 @@ from predictor.errors import RequestError
 from predictor.passes.pipeline import chunks_of
 from predictor.request.options import SCHEDULES, SHARDS
 from predictor.request.parallelism import Parallelism
-from predictor.request.words import RECOMPUTES
+from predictor.request.parse import RECOMPUTES
 from predictor.search.training.cuts import balanced, spread
 from predictor.search.training.emit import Emitted, emit
 from predictor.search.training.space import ParallelPlan, Space, named, read_only

@@ -25,7 +25,7 @@ from predictor.ops.gemm import Gemm
 from predictor.ops.moe import MoE
 from predictor.passes.fuse import fuse
 from predictor.report.json_report import to_dict
-from predictor.request.words import ragged_lengths
+from predictor.request.parse import ragged_lengths
 from predictor.simulate.answer import Prediction
 from predictor.simulate.plan import sample_contexts
 from predictor.simulate.stage import Plan, Stage

@@ -42,7 +42,7 @@ def _inferencemax_receives(model: str, gpu: GPUSpec, clients: int) -> int:
 class Launcher:
     """How a tool starts an engine: a step has ``room`` tokens beyond a prompt and a token of each client (None: the
     engine's default); ``captures``: every batch up to the clients has a graph of its own; ``fraction`` of memory;
-    ``runs_as``: words of `predictor.request.numbers` for the same weights with narrower activations, on GPUs that
+    ``runs_as``: words of `predictor.request.precision` for the same weights with narrower activations, on GPUs that
     multiply both; ``receives``: decode steps after which the scheduler looks for requests, of (model, GPU, clients)."""
 
     room: int | None = None

@@ -6,7 +6,7 @@ import shlex
 
 from predictor.engines.serve_options import LaunchOptions, launch_options
 from predictor.errors import UnsupportedError
-from predictor.request.numbers import ASKED, CHECKPOINT, ENGINE
+from predictor.request.precision import ASKED, CHECKPOINT, ENGINE
 from predictor.search.serving.search import ServingPlan
 from predictor.search.serving.space import Group
 from predictor.search.serving.tables import GroupTimes

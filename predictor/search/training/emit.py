@@ -8,7 +8,7 @@ from predictor.errors import unknown_name
 from predictor.files.records import dataclass
 from predictor.models.base import Model
 from predictor.request.options import INTERLEAVED, ONE_F_ONE_B, RING
-from predictor.request.words import recomputed
+from predictor.request.parse import recomputed
 from predictor.search.training.space import ParallelPlan
 
 

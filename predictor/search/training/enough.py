@@ -8,8 +8,8 @@ from typing import Any
 
 from predictor.errors import RequestError
 from predictor.files.records import dataclass
+from predictor.request.parse import RECOMPUTES
 from predictor.request.request import Request
-from predictor.request.words import RECOMPUTES
 from predictor.search.training.priced import Priced
 from predictor.search.training.search import PricedPlans, search
 

@@ -22,9 +22,9 @@ from predictor.request.options import (
     SCHEDULES,
     TIME,
 )
+from predictor.request.parse import RECOMPUTES
 from predictor.request.request import Request
 from predictor.request.run import Run
-from predictor.request.words import RECOMPUTES
 from predictor.search.training.price import RankedPlans, cheapest, fastest, price, thriftiest
 from predictor.search.training.priced import Priced, run_of
 from predictor.search.training.space import ParallelPlan, Space

@@ -14,7 +14,7 @@ from predictor.models.base import Model
 from predictor.passes.pipeline import chunks_of
 from predictor.request.options import BREADTH_FIRST, GPIPE, INTERLEAVED, ONE_F_ONE_B, OPTIONS, RING
 from predictor.request.parallelism import Parallelism
-from predictor.request.words import one_of, recomputed
+from predictor.request.parse import one_of, recomputed
 from predictor.search.training.cuts import near_even
 
 #: Sequences of a micro-batch that are tried, at most; tokens that cp leaves a rank of a sequence, at least; chunks of a
