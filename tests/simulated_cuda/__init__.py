@@ -157,6 +157,9 @@ def _cuda(done: Installed) -> None:
     }  # fmt: skip
     for name, value in said.items():
         done.put(torch.cuda, name, value)
+    # An optimizer asks these whether a graph is captured; PyTorch's CUDA build would ask a driver that is not there.
+    done.put(torch.accelerator, "current_accelerator", lambda check_available=False: torch.device("cuda"))
+    done.put(torch.accelerator, "current_stream", lambda device=None: runtime.stream)
     done.put(torch.version, "cuda", None if board.gfx else "12.8")
     done.put(torch.version, "hip", "7.0.51831-a3e329ad8" if board.gfx else None)
     done.put(torch.backends.cudnn, "version", lambda: 91002)

@@ -73,6 +73,9 @@ class Stream:
     number: int
     owner: Runtime
 
+    def is_capturing(self) -> bool:
+        return self.owner.capturing
+
     def synchronize(self) -> None:
         self.owner.refuse_in_capture("stream.synchronize")
         self.owner.board.synchronize(self.number)
