@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import gcd
+from math import gcd, prod
+from typing import Any, Self
 
 from predictor.errors import RequestError
 from predictor.files.records import dataclass
@@ -15,10 +16,11 @@ from predictor.request.options import (
     ON,
     ONE_F_ONE_B,
     RING,
+    Words,
     check_words,
     checks_of,
 )
-from predictor.request.parse import flag
+from predictor.request.parse import LARGEST_DEGREE, flag, stage_layers
 
 #: Degrees beside tp that serving has, too.
 SERVED = ("pp", "dp", "ep")
@@ -88,13 +90,21 @@ class Parallelism:
                 f"--schedule {self.schedule}: runs one chunk per stage, not --vpp {self.vpp}; expected {INTERLEAVED} or"
                 f" {BREADTH_FIRST}"
             )
+        if self.stage_layers:
+            self._check_stages()
 
-        self._check_stages()
+    @classmethod
+    def of(cls, asked: Words) -> Self:
+        """The degrees that ``asked`` has, and their product where ``num_gpus`` is not given."""
+        words: dict[str, Any] = {name: getattr(asked, name) for name in cls.__match_args__}
+        words["stage_layers"] = stage_layers(asked.stage_layers)
+        if asked.num_gpus is None:
+            degrees = (asked.tp, asked.pp, asked.dp, asked.cp)
+            words["num_gpus"] = prod(n for n in degrees if isinstance(n, int) and 0 < n <= LARGEST_DEGREE)
+        return cls(**words)
 
     def _check_stages(self) -> None:
         """RequestError where the stages' layers are not of as many chunks, or leave one in the middle empty."""
-        if not self.stage_layers:
-            return
         shown = ",".join(map(str, self.stage_layers))
         if self.pp == 1:
             raise RequestError(f"--stage-layers {shown}: needs pipeline stages; expected --pp 2 or more")

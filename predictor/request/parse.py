@@ -43,6 +43,11 @@ def within(value: object, most: float) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < most
 
 
+def several(degree: object) -> bool:
+    """Whether it is a degree above 1; `Parallelism` refuses what is no degree."""
+    return isinstance(degree, int) and degree > 1
+
+
 def flag(name: str) -> str:
     """The command-line spelling of a field."""
     return "--set" if name.rpartition(".")[2] == "gpu_set" else "--" + name.replace("_", "-")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from functools import wraps
 from inspect import signature
 from operator import attrgetter
@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from predictor.engines import Engine, check_board, running, version_asked
 from predictor.errors import RequestError, UnsupportedError
 from predictor.files.records import dataclass, replace
-from predictor.hardware.gpu import GPUSpec, load_gpu
+from predictor.hardware.gpu import GPUSpec, gpus_of, load_gpu
 from predictor.hardware.what_if import with_values
 from predictor.kernels.artifact import ArtifactSet, RooflineOnly, load_artifacts
-from predictor.models.base import CACHED, MODES, Feature, Model
+from predictor.models.base import MODES, Feature, Model
 from predictor.models.forms import model_of
-from predictor.request.images import Pictures, pictures_of
-from predictor.request.instance import of_instance
-from predictor.request.options import DECODES, OPTIONS, TRAIN, Words, words_of_modes
+from predictor.request.images import pictures_of
+from predictor.request.options import DECODES, OPTIONS, Words
 from predictor.request.parallelism import Parallelism
 from predictor.request.parse import (
     LARGEST_DEGREE,
@@ -27,14 +26,13 @@ from predictor.request.parse import (
     launch_overhead_seconds,
     plan_of,
     ragged_lengths,
-    stage_layers,
-    step_overhead_seconds,
+    several,
 )
 from predictor.request.precision import Cache, cached, default_attention, dtype_word, experts_as_they_are, numbers_of
 from predictor.request.routing import router_of
 from predictor.request.run import Run
 from predictor.request.serving import Serving
-from predictor.request.speculation import check_speculation, read_acceptance
+from predictor.request.speculation import check_speculation, name_of, read_acceptance
 from predictor.request.training import Training
 from predictor.request.workload import DEFAULT_LAUNCH_OVERHEAD_S, Workload
 
@@ -64,7 +62,7 @@ class Request(Words):
         word = dtype_word(self.dtype)
         if isinstance(word, str) and word != self.dtype:
             return replace(self, dtype=word).run(selector)
-        asked, said = of_instance(self)
+        asked, said = _of_instance(self)
         model, notes = asked._model()
         return _fixed(asked, model)._checked(model, said + notes, selector)
 
@@ -105,7 +103,7 @@ class Request(Words):
             said = read_acceptance(self.acceptance, self.drafts)[1]
             notes += (said,) if said else ()
         numbers = replace(numbers, notes=numbers.notes + notes) if notes else numbers
-        degrees = _degrees(self)
+        degrees = Parallelism.of(self)
         launch_s, assumed = _launch_overhead(self.launch_overhead, gpu, engine)
         for name in ("mode", "power"):
             OPTIONS[name].check(getattr(self, name))
@@ -115,8 +113,8 @@ class Request(Words):
             dtype=numbers.name,
             execution=engine.name,
             attention=attention,
-            training=_training(self, config),
-            serving=_serving(self, sizes, numbers.kv, kv_source, pictures),
+            training=Training.of(self, config),
+            serving=Serving.of(self, sizes, numbers.kv, kv_source, pictures),
             launch_overhead_s=launch_s,
             launch_overhead_assumed=assumed,
             parallelism=degrees,
@@ -131,19 +129,14 @@ class Request(Words):
             dtype_recipe=numbers.recipe,
             routing=router_of(self.routing, 0 if config.expert_capacity else config.experts, config.top_k),
         )
-        _check_length(config, work)
+        work.check_model(config)
         chosen = load_artifacts(self.artifacts) if selector is None else selector
-        draft = _draft(self, config, engine, lens, chosen)
+        draft = _draft(self, config, engine, lens, chosen) if self.mode in DECODES else None
         return Run(config, gpu, work, numbers, chosen, self.top, self.explain, self.strict, self.power, draft)
 
 
 #: Words that are sizes: of the others follows all of a run but its lengths.
 SIZES = ("batch", "seq_len", "context_len", "output_len")
-#: Words that training alone takes, and those of the modes with a KV cache.
-_TRAINS = tuple(name for name in words_of_modes(TRAIN) if name not in Parallelism.__match_args__)
-_SERVES = words_of_modes(CACHED)
-#: Words of speculative decoding.
-_SPECULATES = ("drafts", "acceptance", "draft_model")
 _words_of = attrgetter(*(name for name in OPTIONS if name not in SIZES))
 
 
@@ -169,7 +162,7 @@ class Runs:
             engine, numbers = run.work.engine, run.numbers.name
             if _attention(first, run.config, run.gpu, engine, numbers, sizes["seq_len"]) == run.work.attention:
                 work = run.work.changed(**sizes)
-                _check_length(run.config, work)
+                work.check_model(run.config)
                 return replace(run, work=work)
         run = asked.run(self._selector)
         if known is None and _sized_alone(asked, run.config):
@@ -199,45 +192,6 @@ def _attention(asked: Request, config: Model, gpu: GPUSpec, engine: Engine, dtyp
     return asked.attention or default_attention(dtype, gpu, fused, config.head_width, tokens)
 
 
-def _training(asked: Request, config: Model) -> Training | None:
-    """The words of training, which other modes refuse. A micro-batch has 1 sequence in a pipeline, which is filled by
-    many, where nobody says and the model's inputs do not."""
-    words: dict[str, Any] = {name: getattr(asked, name) for name in _TRAINS}
-    if asked.mode != "train":
-        Training(**words)  # which says first of a value that is none
-        _refuse(words)
-        return None
-    assumed = words["micro_batch"] == 0 and _several(asked.pp) and config.sizes is None
-    return Training(**words | {"micro_batch": 1} if assumed else words, micro_batch_assumed=assumed)
-
-
-def _serving(
-    asked: Request, sizes: Mapping[str, int], kv_dtype: str, kv_source: str, pictures: Pictures | None
-) -> Serving | None:
-    """The words of serving, which other modes refuse, with what is read of them in place of what was asked."""
-    words: dict[str, Any] = {name: getattr(asked, name) for name in _SERVES}
-    if words["step_overhead"] is not None:
-        words["step_overhead"] = step_overhead_seconds(words["step_overhead"])
-    if asked.mode not in CACHED:
-        _refuse(words)
-        return None
-    words |= {name: sizes[name] for name in sizes.keys() & words.keys()} | {"images": pictures}
-    drafts, acceptance, draft_model = (words.pop(name) for name in _SPECULATES)
-    if asked.mode in DECODES and (drafts or acceptance is not None or draft_model is not None):
-        OPTIONS["drafts"].check(drafts)
-        words |= {"drafts": drafts, "draft_model": _name_of(draft_model)}
-        words["acceptance"] = 0.0 if acceptance is None else read_acceptance(acceptance, drafts)[0]
-    elif asked.mode not in DECODES:
-        _refuse(dict(zip(_SPECULATES, (drafts, acceptance, draft_model), strict=True)))
-    words |= {"step_overhead_s": words.pop("step_overhead"), "kv_dtype": kv_dtype, "kv_dtype_source": kv_source}
-    return Serving(asked.mode, **words)
-
-
-def _name_of(model: object) -> str:
-    """What a model that makes drafts is called; "" for none."""
-    return "" if model is None else model.name if isinstance(model, Model) else str(model)
-
-
 def _draft(
     asked: Request, config: Model, engine: Engine, lens: tuple[int, ...], selector: ArtifactSet | RooflineOnly
 ) -> Run | None:
@@ -245,8 +199,6 @@ def _draft(
 
     RequestError, one line, where words of speculation do not go together.
     """
-    if asked.mode not in DECODES:
-        return None
     check_speculation(asked.drafts, asked.acceptance, asked.draft_model, config, engine, asked.pp)
     if asked.drafts and lens:
         raise RequestError(f"--drafts {asked.drafts}: not built for --prompt-lens; expected one length, or 0")
@@ -258,26 +210,7 @@ def _draft(
     try:
         return alone.run(selector)
     except RequestError as error:
-        raise type(error)(f"--draft-model {_name_of(asked.draft_model)}: {error}") from None
-
-
-def _refuse(words: Mapping[str, Any]) -> None:
-    """RequestError, one line, for the first word that asks for something: the run's mode takes none of them."""
-    for name, value in words.items():
-        OPTIONS[name].refuse(value)
-
-
-def _degrees(asked: Request) -> Parallelism:
-    """The degrees, and their product where ``num_gpus`` is not given; `Parallelism` says of each what is wrong."""
-    product = 1
-    for degree in (asked.tp, asked.pp, asked.dp, asked.cp):
-        product *= degree if isinstance(degree, int) and 0 < degree <= LARGEST_DEGREE else 1
-    num_gpus = product if asked.num_gpus is None else asked.num_gpus
-    return Parallelism(
-        num_gpus, asked.tp, asked.pp, asked.dp, asked.cp, asked.ep, asked.shard, asked.sp, asked.vpp, asked.schedule,
-        asked.cp_comm, asked.tp_overlap, asked.ulysses, stage_layers(asked.stage_layers),
-        asked.dp_overlap, asked.etp, asked.ep_overlap,
-    )  # fmt: skip
+        raise type(error)(f"--draft-model {name_of(asked.draft_model)}: {error}") from None
 
 
 def of_words(source: Callable[Given, Request]) -> Callable[[Callable[[Request], Answer]], Callable[Given, Answer]]:
@@ -298,14 +231,35 @@ def of_words(source: Callable[Given, Request]) -> Callable[[Callable[[Request], 
     return decorate
 
 
-def _several(degree: int) -> bool:
-    """Whether it is a degree above 1; `Parallelism` refuses what is not a degree."""
-    return isinstance(degree, int) and degree > 1
+def _of_instance(asked: Request) -> tuple[Request, tuple[str, ...]]:
+    """The request with the GPUs of the cloud's instance that it names (`--gpu p5.48xlarge`), and a note that says so;
+    itself for a board.
+
+    Who gives ``num_gpus`` or a degree has chosen how many GPUs run. Who gives neither gets all of the instance's: they
+    share every layer (tp), and in training the batch (dp).
+    """
+    count = gpus_of(asked.gpu)
+    if count == 1:
+        return asked, ()
+    has = f"{asked.gpu} is {count} x {load_gpu(str(asked.gpu)).id}"
+    degrees = 1
+    for degree in (asked.tp, asked.pp, asked.dp, asked.cp):
+        degrees *= degree if isinstance(degree, int) and degree > 0 else 1
+    used = degrees if asked.num_gpus is None else asked.num_gpus
+    if asked.num_gpus is None and degrees == 1:
+        word = "dp" if asked.mode == "train" else "tp"
+        note = f"{has}: taken as --num-gpus {count} --{word} {count} (--num-gpus 1 for one of them)."
+        shared = replace(asked, dp=count) if asked.mode == "train" else replace(asked, tp=count)
+        return replace(shared, num_gpus=count), (note,)
+    if used == count:
+        return asked, (f"{has}.",)
+    several = isinstance(used, int) and used > count
+    return asked, (f"{has}: the run has {used} GPUs" + (f", {-(-used // count)} instances." if several else "."),)
 
 
 def _sized(asked: Request, model: Model) -> Model:
     """A pipeline with the batch and the steps that are asked for; any other model itself."""
-    named = {"batch": asked.batch, "steps": asked.steps, "gpus": asked.dp if _several(asked.dp) else None}
+    named = {"batch": asked.batch, "steps": asked.steps, "gpus": asked.dp if several(asked.dp) else None}
     return model.with_sizes(**{name: value for name, value in named.items() if value is not None})
 
 
@@ -349,8 +303,8 @@ def _check_features(asked: Request, model: Model) -> None:
     words = (
         (f"--seq-len {asked.seq_len}", asked.seq_len is not None, Feature.LENGTH),
         ("--prompt-lens", asked.prompt_lens is not None, Feature.LENGTH),
-        (f"--cp {asked.cp}", forward and _several(asked.cp), Feature.CONTEXT_OF_A_PASS),
-        (f"--dp {asked.dp}", forward and _several(asked.dp), Feature.REPLICAS_OF_A_PASS),
+        (f"--cp {asked.cp}", forward and several(asked.cp), Feature.CONTEXT_OF_A_PASS),
+        (f"--dp {asked.dp}", forward and several(asked.dp), Feature.REPLICAS_OF_A_PASS),
         (f"--cp {asked.cp}", not forward and asked.cp != 1, Feature.CONTEXT),
         (f"--ep {asked.ep}", asked.ep != 1, Feature.EXPERTS),
         ("--sp", bool(asked.sp), Feature.SEQUENCE),
@@ -429,41 +383,3 @@ def _launch_overhead(given: str | float | None, gpu: GPUSpec, engine: Engine) ->
         return launch_overhead_seconds(gpu.launch_overhead_s), False
     except RequestError as error:
         raise RequestError(f"GPU file '{gpu.path}': {error}") from None
-
-
-def _check_length(config: Model, work: Workload) -> None:
-    """Learned positions end somewhere, rotary and ALiBi models run beyond their training length; only some models
-    have experts, or a head that works on masked tokens alone."""
-    if work.parallelism.etp and not config.experts:
-        raise RequestError(f"--etp {work.parallelism.etp}: {config.name} has no experts; leave it out")
-    if work.training is not None:
-        _check_training(config, work.training, work.engine)
-    longest = work.longest_sequence
-    if config.position == "learned" and longest > config.max_positions:
-        raise RequestError(
-            f"{longest} tokens: {config.name} has {config.max_positions} learned positions; expected at most"
-            f" {config.max_positions}"
-        )
-
-
-def _check_training(config: Model, training: Training, engine: Engine) -> None:
-    """RequestError, or UnsupportedError, for a word of training that the model has no use for."""
-    if training.masked_tokens and not config.masked_head:
-        raise UnsupportedError(
-            f"--masked-tokens {training.masked_tokens}: {config.name} has no masked-language-model head; expected a"
-            " model that has one, such as bert-large, or 0"
-        )
-    if training.lora and training.lora > (width := config.stack().hidden):
-        raise RequestError(
-            f"--lora {training.lora}: the rank exceeds the width {width:,} of {config.name}; expected less"
-        )
-    if training.lora_targets is not None:
-        from predictor.models.built.adapted import check_targets  # names of classes: few runs have any
-
-        check_targets(training.lora_targets, config)
-    if training.capacity_factor and (not config.experts or config.expert_capacity or not engine.fuses):
-        why = f"--execution {engine.name} runs experts one by one, and drops no tokens; expected 0"
-        if not config.experts or config.expert_capacity:
-            has = "a capacity of its own" if config.experts else "no experts"
-            why = f"{config.name} has {has}; expected 0"
-        raise UnsupportedError(f"--capacity-factor {training.capacity_factor:g}: {why}")

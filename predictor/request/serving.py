@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Self
 
 from predictor import engines
 from predictor.engines import GREEDY
@@ -10,10 +11,10 @@ from predictor.errors import RequestError
 from predictor.files.records import dataclass
 from predictor.models.base import CACHED
 from predictor.request.images import Pictures
-from predictor.request.options import OPTIONS, check_words, checks_of
-from predictor.request.parse import check_step_overhead, one_of
+from predictor.request.options import DECODES, OPTIONS, Words, check_words, checks_of, words_of_modes
+from predictor.request.parse import check_step_overhead, one_of, step_overhead_seconds
 from predictor.request.precision import DEFAULT
-from predictor.request.speculation import tokens_a_step
+from predictor.request.speculation import name_of, read_acceptance, tokens_a_step
 
 if TYPE_CHECKING:
     from predictor.request.workload import Workload
@@ -61,6 +62,31 @@ class Serving:
         if self.step_overhead_s is not None:
             check_step_overhead(self.step_overhead_s)
 
+    @classmethod
+    def of(
+        cls, asked: Words, sizes: Mapping[str, int], kv_dtype: str, kv_source: str, images: Pictures | None
+    ) -> Self | None:
+        """What ``asked`` says of serving, with what was read of it: ``sizes``, the KV cache's dtype and where that
+        comes from, and images. None in modes without a cache, which refuse these words."""
+        words: dict[str, Any] = {name: getattr(asked, name) for name in _WORDS}
+        if words["step_overhead"] is not None:
+            words["step_overhead"] = step_overhead_seconds(words["step_overhead"])
+        if asked.mode not in CACHED:
+            for name, value in words.items():
+                OPTIONS[name].refuse(value)
+            return None
+        words |= {name: sizes[name] for name in sizes.keys() & words.keys()} | {"images": images}
+        drafts, acceptance, draft_model = (words.pop(name) for name in _SPECULATES)
+        if asked.mode not in DECODES:
+            for name in _SPECULATES:
+                OPTIONS[name].refuse(getattr(asked, name))
+        elif drafts or acceptance is not None or draft_model is not None:
+            OPTIONS["drafts"].check(drafts)
+            words |= {"drafts": drafts, "draft_model": name_of(draft_model)}
+            words["acceptance"] = 0.0 if acceptance is None else read_acceptance(acceptance, drafts)[0]
+        words |= {"step_overhead_s": words.pop("step_overhead"), "kv_dtype": kv_dtype, "kv_dtype_source": kv_source}
+        return cls(asked.mode, **words)
+
     @property
     def acceptance_length(self) -> float:
         """Tokens that a decode step gives a sequence on average: its own, and the drafts that are right."""
@@ -77,3 +103,6 @@ class Serving:
 
 
 _CHECKED = checks_of(Serving.__match_args__)
+#: Words that the modes with a cache alone take, and those of them that are of speculative decoding.
+_WORDS = words_of_modes(CACHED)
+_SPECULATES = ("drafts", "acceptance", "draft_model")

@@ -33,6 +33,13 @@ def tokens_a_step(acceptance: float, drafts: int) -> float:
     return 1.0 + sum(acceptance**i for i in range(1, drafts + 1))
 
 
+def name_of(model: str | Path | Model | None) -> str:
+    """What a model that makes drafts is called; "" for none."""
+    if model is None:
+        return ""
+    return str(model) if isinstance(model, str | Path) else model.name
+
+
 def read_acceptance(given: str | float | Path, drafts: int) -> tuple[float, str]:
     """A chance from 0 to 1, or tokens a step above 1, of what --acceptance says for ``drafts`` tokens a step; and the
     line for the answer where a file has several tables, of which the first counts.

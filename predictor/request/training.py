@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 from predictor import engines
-from predictor.errors import RequestError, printable
+from predictor.errors import RequestError, UnsupportedError, printable
 from predictor.files.records import dataclass
 from predictor.models.step import ALL_LINEAR, ATTENTION_LINEAR
-from predictor.request.options import OPTIONS, check_words, checks_of
-from predictor.request.parse import recomputed
+from predictor.request.options import OPTIONS, Words, check_words, checks_of
+from predictor.request.parse import recomputed, several
 
 if TYPE_CHECKING:
+    from predictor.engines import Engine
+    from predictor.models.base import Model
     from predictor.request.workload import Workload
 
 #: Passes of a pipeline's step that are laid out at most, a few seconds' work: a guard, chosen by hand, not from data.
@@ -58,6 +60,21 @@ class Training:
         ):
             raise RequestError(f"--capacity-factor {factor!r}: expected a number such as 1.25, or 0 to drop nothing")
 
+    @classmethod
+    def of(cls, asked: Words, model: Model) -> Self | None:
+        """What ``asked`` says of training ``model``; None in other modes, which refuse these words.
+
+        A micro-batch has 1 sequence in a pipeline, which is filled by many, where nobody says and the inputs do not.
+        """
+        words: dict[str, Any] = {name: getattr(asked, name) for name in _WORDS}
+        if asked.mode != "train":
+            cls(**words)  # which says first of a value that is none
+            for name, value in words.items():
+                OPTIONS[name].refuse(value)
+            return None
+        assumed = words["micro_batch"] == 0 and several(asked.pp) and model.sizes is None
+        return cls(**words | {"micro_batch": 1} if assumed else words, micro_batch_assumed=assumed)
+
     def check(self, work: Workload) -> None:
         """RequestError, one line, for what does not go with the rest of ``work``, whose ``dp`` divides its batch."""
         engine = work.engine
@@ -97,6 +114,28 @@ class Training:
                 f" stages; expected at most {_MOST_UNITS:,}, by a larger --micro-batch or fewer sequences"
             )
 
+    def check_model(self, model: Model, engine: Engine) -> None:
+        """RequestError, or UnsupportedError, one line, for a word that ``model`` has no use for under ``engine``."""
+        if self.masked_tokens and not model.masked_head:
+            raise UnsupportedError(
+                f"--masked-tokens {self.masked_tokens}: {model.name} has no masked-language-model head; expected a"
+                " model that has one, such as bert-large, or 0"
+            )
+        if self.lora and self.lora > (width := model.stack().hidden):
+            raise RequestError(
+                f"--lora {self.lora}: the rank exceeds the width {width:,} of {model.name}; expected less"
+            )
+        if self.lora_targets is not None:
+            from predictor.models.built.adapted import check_targets  # names of classes: few runs have any
+
+            check_targets(self.lora_targets, model)
+        if self.capacity_factor and (not model.experts or model.expert_capacity or not engine.fuses):
+            why = f"--execution {engine.name} runs experts one by one, and drops no tokens; expected 0"
+            if not model.experts or model.expert_capacity:
+                has = "a capacity of its own" if model.experts else "no experts"
+                why = f"{model.name} has {has}; expected 0"
+            raise UnsupportedError(f"--capacity-factor {self.capacity_factor:g}: {why}")
+
     @property
     def asked(self) -> dict[str, object]:
         """Every word, by name, that is not at its default."""
@@ -115,5 +154,5 @@ def _check_targets(targets: object) -> None:
         raise RequestError(f"--lora-targets {targets}: {ALL_LINEAR} and {ATTENTION_LINEAR} stand alone; expected names")
 
 
-_WORDS = tuple(name for name in Training.__match_args__ if name in OPTIONS)
+_WORDS = tuple(name for name in OPTIONS if name in Training.__match_args__)
 _CHECKED = checks_of(Training.__match_args__)

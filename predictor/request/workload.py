@@ -22,6 +22,7 @@ from predictor.request.training import Training
 if TYPE_CHECKING:
     from predictor.engines.vintage import Wait
     from predictor.hardware.system import SystemSpec
+    from predictor.models.base import Model
 
 #: CPU time of one framework call in eager PyTorch: the call from Python, dispatch, allocation, launch. Chosen by
 #: looking at launch-bound runs, which show 4 to 12 microseconds; `microbench launch-overhead` measures a machine's own.
@@ -126,6 +127,20 @@ class Workload:
         longest, padded = self.given_len, self.serving is None and self.engine.pads_attention
         if max(self.prompt_lens) > longest or (max(self.prompt_lens) < longest and not padded):
             raise RequestError(f"{longest} tokens: the longest of --prompt-lens has {max(self.prompt_lens)}")
+
+    def check_model(self, model: Model) -> None:
+        """RequestError (or UnsupportedError), one line, for what ``model`` cannot do: learned positions end somewhere,
+        while rotary and ALiBi models run beyond their training length; only some models have experts."""
+        if self.parallelism.etp and not model.experts:
+            raise RequestError(f"--etp {self.parallelism.etp}: {model.name} has no experts; leave it out")
+        if self.training is not None:
+            self.training.check_model(model, self.engine)
+        longest = self.longest_sequence
+        if model.position == "learned" and longest > model.max_positions:
+            raise RequestError(
+                f"{longest} tokens: {model.name} has {model.max_positions} learned positions; expected at most"
+                f" {model.max_positions}"
+            )
 
     def changed(self, **words: Any) -> Workload:
         """The workload with other words, each in the record that has it.
