@@ -225,6 +225,18 @@ def test_consensus_is_over_the_libraries_that_have_the_kernel() -> None:
     assert (found.penalty == 1.0).all() and found.split_penalty == pytest.approx(np.full((2, len(SPLITS)), 2.0))
 
 
+def test_a_product_that_is_not_batched_splits_a_long_k_however_its_operands_lie() -> None:
+    """Rows of batched products never split K: what they teach of split factors holds for no single product."""
+    never = np.ones((len(LAYOUTS), len(SPLITS)))
+    never[1, 1:] = 30.0
+    estimator = made(artifact(volta=constants(split_penalty=never)))
+    gpu, long = load_gpu("v100-pcie-32gb"), Gemm("fp32", 256, 256, 131072, layout="tn")
+    tn, nn = latency(estimator, gpu, long, replace(long, layout="nn"))
+    (batched,) = latency(estimator, gpu, replace(long, kind="bmm", batch=2, layout="nn"))
+    assert nn == pytest.approx(tn, rel=0.1)
+    assert batched > 2.5 * nn
+
+
 def test_an_expected_time_becomes_the_fastest_as_the_choice_sharpens() -> None:
     seconds = np.array([[1e-3, 2e-3, 9e-3], [4e-3, 1e-3, 1e-3]])
     score = np.array([[1e-3, 2e-3, np.inf], [4e-3, 1e-3, 1e-3]])  # the third of the first is not allowed

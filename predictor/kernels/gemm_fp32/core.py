@@ -248,11 +248,15 @@ def candidates(
 
 
 def of_library(const: Constants, layout: int) -> Candidates:
-    """What a library picks among in a layout; ``len(LAYOUTS)`` stands for kernels of either."""
+    """What a library picks among in a layout; ``len(LAYOUTS)`` stands for kernels of either.
+
+    Whether K is split hangs on the batch, not on the layout: the rows of layout nn are batched products, of which none
+    splits it. What is not batched splits K as linear layers do.
+    """
     either = layout == len(LAYOUTS) or not const.efficiency[layout].any()
     rate = const.efficiency.max(axis=0) if either else const.efficiency[layout]
-    penalties = const.penalty, const.split_penalty
-    tile_penalty, split_penalty = (p.min(axis=0) if either else p[layout] for p in penalties)
+    tile_penalty = const.penalty.min(axis=0) if either else const.penalty[layout]
+    split_penalty = const.split_penalty[0 if either else layout]
     tiles, splits = all_candidates()
     keep = rate[tiles] > 0.0
     tiles, splits = tiles[keep], splits[keep]
