@@ -82,6 +82,8 @@ class EightBit:
 
     ``linear``: the word of the linear layers (`predictor.request.precision`); ``experts``: that of the experts;
     ``kv``: dtype of the KV cache, "" for the activations'; ``said``: the same in words, for an answer's first line.
+    ``before``: types of models of which the engine's maker has a checkpoint made for it, though their publisher has
+    one in fp8 as well.
     """
 
     linear: str
@@ -89,6 +91,7 @@ class EightBit:
     kv: str
     said: str
     source: str
+    before: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

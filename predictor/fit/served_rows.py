@@ -316,7 +316,7 @@ def _words(row: Mapping[str, Any], model: str | Path, tool: Tool, launcher: Laun
     chosen = sampling_of(tool, _text(row, "model"), running(execution, software).vintage())
     return {
         "model": model, "gpu": _text(row, "gpu"), "execution": execution, "software": software,
-        "dtype": _own(model, dtype), "kv_dtype": _text(row, "kv_dtype") or None, "tp": tp,
+        "dtype": _own(model, dtype), "kv_dtype": _text(row, "kv_dtype") or launcher.caches.get(dtype), "tp": tp,
         "dp": dp, "ep": ep, "pp": pp, "num_gpus": tp * dp * pp, "sampling": _text(row, "sampling") or chosen,
         "memory_fraction": _number(row, "memory_fraction", 0.0) or launcher.fraction,
     }  # fmt: skip

@@ -305,7 +305,8 @@ def numbers_of(
     published: str = "",
 ) -> tuple[Precision, str]:
     """The formats of weights and activations, and where they come from; ``dtype`` "checkpoint" insists on its own.
-    ``adapters``: they alone are trained, on a base that may be in few bits. ``published``: `Model.published_fp8`.
+    ``adapters``: they alone are trained, on a base that may be in few bits. ``published``: `Model.published_fp8`, ""
+    where the engine's maker has another (`EightBit.before`).
 
     Raises UnsupportedError (or RequestError), one line, for what the GPU or the mode cannot do.
     """

@@ -91,7 +91,9 @@ class Request(Words):
         if pictures is not None and isinstance(sizes["seq_len"], int):
             sizes["seq_len"] += pictures.tokens
             config = config.seeing()
-        lora, published = self.lora != 0, config.published_fp8
+        lora = self.lora != 0
+        before = engine.fp8 is not None and config.model_type in engine.fp8.before
+        published = "" if before else config.published_fp8
         numbers, source = numbers_of(config.checkpoint, gpu, self.dtype, self.mode, engine, lora, published)
         if config.every_expert and not engine.fuses:
             numbers = experts_as_they_are(numbers, config.name)

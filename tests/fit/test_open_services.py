@@ -168,6 +168,14 @@ def test_a_recipe_narrows_activations_where_the_board_multiplies_them(path: Path
     assert [case.words["dtype"] for case in cases] == ["mxfp4_mxfp8", "mxfp4", "mxfp4", "mxfp4"]
 
 
+def test_a_recipe_has_a_cache_in_eight_bits(path: Path) -> None:
+    """AIConfigurator's templates of TensorRT-LLM ask for one where the weights are in fp8; a row's own word stands."""
+    row = PLAIN | {"execution": "tensorrt_llm", "concurrency": 4, "isl": 64, "osl": 64, "origin": "aiconfigurator",
+                   "dtype": "fp8", "kv_dtype": ""}  # fmt: skip
+    rows = [row, row | {"dtype": "bf16"}, row | {"kv_dtype": "bf16"}, row | {"execution": "vllm"}]
+    assert [case.words["kv_dtype"] for case in cases_of(path, *rows)] == ["fp8", None, "bf16", None]
+
+
 def test_a_recipe_has_the_scheduler_look_for_requests_now_and_then(path: Path) -> None:
     """--scheduler-recv-interval of InferenceX's recipes: 30 from 16 clients on, 10 below, on Blackwell alone."""
     row = PLAIN | {"execution": "sglang", "model": "deepseek-ai/DeepSeek-R1-0528", "gpu": "b200-sxm", "tp": 8,

@@ -603,14 +603,18 @@ def test_fp8_of_a_board_without_it_is_unpacked_where_the_engine_does() -> None:
 
 
 def test_fp8_of_a_checkpoint_in_fp8_is_its_own() -> None:
-    """DeepSeek's weights come in blocks: no engine makes others of them. Qwen has Qwen3 in blocks beside 16 bit."""
+    """DeepSeek's weights come in blocks: no engine makes others of them. Qwen has Qwen3 in blocks beside 16 bit; NVIDIA
+    has it with static scales and an fp8 cache, for TensorRT-LLM, but has no GLM-5 in fp8."""
     asked = predict("deepseek-v3", "h200", **{**SERVED, "tp": 8, "dtype": "fp8", "execution": "sglang"})
     assert "dtype fp8_block (checkpoint)" in first_line(asked)
     experts = Request("mixtral-8x7b", "h100", **{**SERVED, "tp": 2, "dtype": "fp8"}).run().numbers.formats.of("experts")
     assert experts == ("fp8", ""), "16-bit experts get one scale a tensor"
-    for engine in ("sglang", "tensorrt_llm"):
-        words = {**SERVED, "tp": 2, "execution": engine}
-        published = predict("Qwen/Qwen3-32B", "h100", **words, dtype="fp8")
-        assert f"dtype fp8_block (fp8 in {engine}: the publisher's checkpoint), kv-dtype bf16" in first_line(published)
-        same = predict("Qwen/Qwen3-32B", "h100", **words, dtype="fp8_block")
-        assert published.latency_s == same.latency_s
+    for model, engine, word, kv, said in (
+        ("Qwen/Qwen3-32B", "sglang", "fp8_block", "bf16", "the publisher's checkpoint"),
+        ("Qwen/Qwen3-32B", "tensorrt_llm", "fp8_static", "fp8", "one scale a tensor, of the checkpoint"),
+        ("zai-org/GLM-5", "tensorrt_llm", "fp8_block", "bf16", "the publisher's checkpoint"),
+    ):
+        words = {**SERVED, "tp": 2 if "Qwen" in model else 8, "execution": engine}
+        published = predict(model, "h200", **words, dtype="fp8")
+        assert f"dtype {word} (fp8 in {engine}: {said}), kv-dtype {kv}" in first_line(published)
+        assert published.latency_s == predict(model, "h200", **words, dtype=word, kv_dtype=kv).latency_s

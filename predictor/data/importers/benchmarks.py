@@ -43,12 +43,14 @@ class Launcher:
     """How a tool starts an engine: a step has ``room`` tokens beyond a prompt and a token of each client (None: the
     engine's default); ``captures``: every batch up to the clients has a graph of its own; ``fraction`` of memory;
     ``runs_as``: words of `predictor.request.precision` for the same weights with narrower activations, on GPUs that
-    multiply both; ``receives``: decode steps after which the scheduler looks for requests, of (model, GPU, clients)."""
+    multiply both; ``caches``: the KV cache's dtype by that of the weights, where it asks for one; ``receives``: decode
+    steps after which the scheduler looks for requests, of (model, GPU, clients)."""
 
     room: int | None = None
     captures: bool = False
     fraction: float | None = None
     runs_as: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    caches: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     receives: Callable[[str, GPUSpec, int], int] = in_every_step
 
 
@@ -68,11 +70,12 @@ class Tool:
 _AICONFIGURATOR = Tool(
     "aiconfigurator (PyPI) eval/benchmarks/genai_perf_runner.py, the same from 0.2.0 to 0.6.0: 10 rounds after 2 that "
     "warm up, no temperature; 0.12.0 asks for 20. TensorRT-LLM 1.0.0rc3: cli/backends/trtllm.py and "
-    "cli/templates/trtllm/dynamo/extra_engine_args.1.0.0rc3.yaml.j2 of 0.2.0. vLLM: generator/rule_plugin/vllm.rule of "
+    "cli/templates/trtllm/dynamo/extra_engine_args.1.0.0rc3.yaml.j2 of 0.2.0, where dense_default.yaml and "
+    "moe_default.yaml have kvcache_quant_mode fp8. vLLM: generator/rule_plugin/vllm.rule of "
     "0.6.0. SGLang: no rules before 0.5.0, so the engine's defaults",
     rounds=10, greedy=False,
     launchers={
-        "tensorrt_llm": Launcher(room=1500, captures=True, fraction=0.8),
+        "tensorrt_llm": Launcher(room=1500, captures=True, fraction=0.8, caches={"fp8": "fp8"}),
         "vllm": Launcher(room=1500),
     },
 )  # fmt: skip

@@ -139,7 +139,11 @@ BOARDS = (Boards("nvidia", "TensorRT-LLM 1.0 support-matrix.md", least="8.0"),)
 #: It quantizes nothing as it loads: fp8 is that of NVIDIA's published checkpoints, made by ModelOpt.
 FP8 = EightBit(
     "fp8_static", "fp8_dynamic", "fp8", "one scale a tensor, of the checkpoint",
-    "hf_quant_config.json of nvidia/Llama-3.1-70B-Instruct-FP8 (quant_algo FP8, kv_cache_quant_algo FP8)",
+    "hf_quant_config.json of nvidia/Llama-3.1-70B-Instruct-FP8 (quant_algo FP8, kv_cache_quant_algo FP8); the same"
+    " of Qwen3-32B-FP8-Static-PerTensor, made by ModelOpt 0.31, in AIConfigurator's model_configs (@095f58a); its rows"
+    " of TensorRT-LLM say fp8 of it and fp8_block of Qwen/Qwen3-235B-A22B-FP8. Other sizes of Qwen3 under nvidia/: as"
+    " recalled, unverified",
+    before=("qwen3", "qwen3_moe"),
 )  # fmt: skip
 
 LIBRARIES = (TRTLLM,)
