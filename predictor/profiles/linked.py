@@ -188,14 +188,14 @@ def _parents(trace: Recorded) -> Whole:
     return parents
 
 
-def _matched(wanted: Whole, keys: Whole) -> Whole:
-    """The place in ``keys`` of each of ``wanted``, -1 where it is none (or is below 0); of equal keys the first."""
+def _matched(asked: Whole, keys: Whole) -> Whole:
+    """The place in ``keys`` of each of ``asked``, -1 where it is none (or is below 0); of equal keys the first."""
     if not len(keys):
-        return np.full(len(wanted), -1, dtype=np.int64)
+        return np.full(len(asked), -1, dtype=np.int64)
     order = np.argsort(keys, kind="stable")
-    at = np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)
+    at = np.minimum(np.searchsorted(keys[order], asked), len(keys) - 1)
     place = order[at]
-    return np.where((wanted >= 0) & (keys[place] == wanted), place, -1)
+    return np.where((asked >= 0) & (keys[place] == asked), place, -1)
 
 
 def _usual_dtype(trace: Recorded) -> str:

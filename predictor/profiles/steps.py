@@ -61,14 +61,14 @@ def steps_of(linked: Linked) -> list[ProfiledStep]:
     """The steps of a trace, in order; of a trace of a CPU alone those of its operators."""
     trace = linked.trace
     launched = _launched(linked)
-    found: list[ProfiledStep] = []
+    steps: list[ProfiledStep] = []
     done = _busy_until(linked, launched)
     for span in _spans(trace, launched):
         rows = np.nonzero((launched >= span.start) & (launched < span.end))[0]
-        found.append(_step(linked, span, rows, done))
+        steps.append(_step(linked, span, rows, done))
         if len(rows):
             done = max(done, float(trace.kernels.end[rows].max()))
-    kept = [step for step in found if len(step.rows)] or found[:1]
+    kept = [step for step in steps if len(step.rows)] or steps[:1]
     return kept
 
 
@@ -151,11 +151,11 @@ def _spans(trace: Recorded, launched: Floats) -> Sequence[Span]:
 
 def _apart(spans: Sequence[Span]) -> list[Span]:
     """Those that stand in no other, one after the other."""
-    found: list[Span] = []
+    apart: list[Span] = []
     for span in spans:
-        if not found or span.start >= found[-1].end:
-            found.append(span)
-    return found
+        if not apart or span.start >= apart[-1].end:
+            apart.append(span)
+    return apart
 
 
 def _whole(trace: Recorded) -> Span:

@@ -97,7 +97,7 @@ TABLE: dict[str, r.Rule] = {
                      "_index_put_impl", "_unsafe_index_put", "masked_scatter", "index_fill"), z.placed),
     **dict.fromkeys(("sort", "argsort", "kthvalue", "mode", "median"), z.ordered(False)), "topk": z.ordered(True),
     **dict.fromkeys(("cumsum", "cumprod", "logcumsumexp", "_cumsum", "cummax", "cummin"), z.scanned),
-    "nonzero": z.found,
+    "nonzero": z.nonzero,
     **dict.fromkeys(("bincount", "histc", "searchsorted", "bucketize"), r.pointwise("gather")),
     **dict.fromkeys(("_embedding_bag", "_embedding_bag_forward_only"), z.bag),
     **dict.fromkeys(("_embedding_bag_dense_backward", "_embedding_bag_backward"), z.bag_gradient),
@@ -161,8 +161,8 @@ TABLE: dict[str, r.Rule] = {
 
 def rule_of(name: str) -> r.Rule | None:
     """The entry of an operator, None where it has none."""
-    found = TABLE.get(name)
-    return TABLE.get(name[:-1]) if found is None and name.endswith("_") else found
+    rule = TABLE.get(name)
+    return TABLE.get(name[:-1]) if rule is None and name.endswith("_") else rule
 
 
 def operators(call: Call) -> tuple[Op, ...]:
@@ -190,7 +190,7 @@ def joined_losses(nodes: Sequence[Node]) -> list[Node]:
     for i, node in enumerate(nodes):
         for t in node.inputs:
             readers.setdefault(id(t.storage), []).append(i)
-    found = list(nodes)
+    joined = list(nodes)
     gone: set[int] = set()
     for i, node in enumerate(nodes):
         if not (isinstance(node.op, Softmax) and node.name.endswith("_log_softmax")):
@@ -200,7 +200,7 @@ def joined_losses(nodes: Sequence[Node]) -> list[Node]:
             continue
         loss = nodes[after[0]]
         op = CrossEntropy(node.op.dtype, node.op.rows, node.op.cols)
-        found[i] = replace(
+        joined[i] = replace(
             node, op=op, name=_named(node.name), outputs=(*loss.outputs, *node.outputs),
             inputs=(*node.inputs, *(t for t in loss.inputs if t.storage is not node.outputs[0])),
             host_calls=node.host_calls + loss.host_calls,
@@ -215,12 +215,12 @@ def joined_losses(nodes: Sequence[Node]) -> list[Node]:
             continue
         inputs = tuple(dict.fromkeys(t for j in start for t in nodes[j].inputs))
         made = {id(t) for j in start for t in nodes[j].outputs}
-        found[i] = replace(
+        joined[i] = replace(
             node, op=CrossEntropy(node.op.dtype, node.op.rows, node.op.cols, BACKWARD), name=_named(node.name),
             inputs=(*(t for t in inputs if id(t) not in made), *(t for t in node.inputs if id(t) not in made)),
         )  # fmt: skip
         gone.update(j for j in start if isinstance(nodes[j].op, Elementwise))
-    return [node for i, node in enumerate(found) if i not in gone]
+    return [node for i, node in enumerate(joined) if i not in gone]
 
 
 def _named(name: str) -> str:

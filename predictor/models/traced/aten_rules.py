@@ -61,10 +61,10 @@ def kernel(fn: str, out: Operand, operands: tuple[Operand, ...], flops: float = 
     alike = [x for x in full if x.dtype == first]
     rest = [x for x in read if not any(x is y for y in alike)]
     extra = float(sum(x.unique * x.itemsize for x in rest))
-    again, passed = _read_again(out, rest, len(full))
+    reread, passed = _read_again(out, rest, len(full))
     stride, apart = _strided(out, read)
     return Elementwise(
-        out.dtype, fn, n, len(alike), extra, "" if first == out.dtype else first, flops, True, again,
+        out.dtype, fn, n, len(alike), extra, "" if first == out.dtype else first, flops, True, reread,
         max(passed, apart), stride, _unlike(out, read),
     )  # fmt: skip
 
@@ -92,10 +92,10 @@ def _apart(a: tuple[int, ...], b: tuple[int, ...], shape: tuple[int, ...]) -> bo
 def _read_again(out: Operand, smaller: list[Operand], full: int) -> tuple[float, float]:
     """Bytes of broadcast operands that are read again, and those that pass in between: the innermost axis over which
     the largest of them is broadcast decides."""
-    found = [x for x in smaller if 1 < x.unique < out.elements]
-    if not found:
+    broadcast = [x for x in smaller if 1 < x.unique < out.elements]
+    if not broadcast:
         return 0.0, 0.0
-    x = max(found, key=lambda y: y.unique * y.itemsize)
+    x = max(broadcast, key=lambda y: y.unique * y.itemsize)
     lead = len(out.shape) - len(x.shape)
     axes = [d for d, size in enumerate(out.shape)
             if size > 1 and (d < lead or x.shape[d - lead] == 1 or x.stride[d - lead] == 0)]  # fmt: skip
@@ -115,12 +115,12 @@ def _strided(out: Operand, operands: list[Operand]) -> tuple[float, float]:
         return 0.0, 0.0
     for x in operands:
         lead = len(out.shape) - len(x.shape)
-        own = _fastest(x)
-        if axis < lead or own is None or own + lead == axis or x.shape[axis - lead] == 1:
+        inner = _fastest(x)
+        if axis < lead or inner is None or inner + lead == axis or x.shape[axis - lead] == 1:
             continue
         step = x.stride[axis - lead]
         if step > 1:
-            passed = math.prod(out.shape[own + lead + 1 :]) * (2.0 * out.itemsize + FETCH_BYTES)
+            passed = math.prod(out.shape[inner + lead + 1 :]) * (2.0 * out.itemsize + FETCH_BYTES)
             return step * x.itemsize, passed
     return 0.0, 0.0
 

@@ -43,11 +43,11 @@ def _convolution(call: Call, x: Operand, weight: Operand, start: int, bias: bool
 def convolution_gradients(call: Call) -> Ops:
     """aten.convolution_backward(gradient, input, weight, bias_sizes, stride, ..., groups, output_mask)."""
     gradient, x, weight = call.operands[:3]
-    wanted = call.arg(10)
-    forward = _convolution(call, x, weight, 4, bool(wanted[2]))
-    found = list(forward.backward())
-    ops = [op for op, wants in zip(found[:2], wanted[:2], strict=False) if wants]
-    if wanted[2]:
+    asked = call.arg(10)
+    forward = _convolution(call, x, weight, 4, bool(asked[2]))
+    gradients = list(forward.backward())
+    ops = [op for op, wants in zip(gradients[:2], asked[:2], strict=False) if wants]
+    if asked[2]:
         channels = gradient.shape[1]
         ops.append(Reduce(gradient.dtype, gradient.elements // channels, channels, 0))
     return tuple(ops)
@@ -117,7 +117,7 @@ def scanned(call: Call) -> Ops:
     return (Scan(call.out.dtype, x.elements // max(cols, 1), cols, inner),)
 
 
-def found(call: Call) -> Ops:
+def nonzero(call: Call) -> Ops:
     """Places of what is not zero: a running sum of the mask says where each is written."""
     return (Scan("int64", 1, call.operands[0].elements),)
 

@@ -38,10 +38,10 @@ class ConfigReading(NamedTuple):
 
 def keys_of(cls: Any) -> set[str]:
     """Keys that a class knows: what it writes with its defaults, its fields, and its other names of them."""
-    found = set(getattr(cls, "__dataclass_fields__", ())) | set(cls.attribute_map) | set(cls.attribute_map.values())
+    keys = set(getattr(cls, "__dataclass_fields__", ())) | set(cls.attribute_map) | set(cls.attribute_map.values())
     with contextlib.suppress(Exception):  # a class that has no defaults
-        found |= set(cls().to_dict())
-    return {key for key in found if not key.startswith("_")} | set(getattr(cls, "sub_configs", ()))
+        keys |= set(cls().to_dict())
+    return {key for key in keys if not key.startswith("_")} | set(getattr(cls, "sub_configs", ()))
 
 
 def read_of(cls: Any, data: Mapping[str, Any], where: str, classes: Mapping[str, Any]) -> ConfigReading:
@@ -81,9 +81,9 @@ def _is_size(value: Any) -> bool:
 
 def _numbers(value: Any) -> Iterator[float]:
     """The numbers of a value, of a list of them, too."""
-    for one in value if isinstance(value, list | tuple) else (value,):
-        if isinstance(one, int | float) and not isinstance(one, bool):
-            yield one
+    for number in value if isinstance(value, list | tuple) else (value,):
+        if isinstance(number, int | float) and not isinstance(number, bool):
+            yield number
 
 
 def _check_size(key: str, value: Any, default: Any, where: str) -> None:

@@ -164,11 +164,11 @@ def _one_by_one(module: Any, x: Any, chosen: Any, shares: Any) -> Any:
     return out
 
 
-def _nonzero(recorder: Recorder, x: Any, found: int) -> Any:
-    """Places (found, axes of x) of what is not zero; the host waits for their number between two kernels and more
+def _nonzero(recorder: Recorder, x: Any, count: int) -> Any:
+    """Places (count, axes of x) of what is not zero; the host waits for their number between two kernels and more
     (`aten/src/ATen/native/cuda/Nonzero.cu`: a sum, a copy, a scan, the places)."""
     with recorder.quiet():
-        out = x.new_empty((found, x.dim()), dtype=torch.int64)
+        out = x.new_empty((count, x.dim()), dtype=torch.int64)
     recorder.mark(NONZERO_CALLS - 1)
     recorder.note("nonzero", (x,), {}, out)
     return out

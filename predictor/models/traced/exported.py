@@ -156,24 +156,24 @@ class Exported(nn.Module):  # type: ignore[misc]
     def check(self, asked: Sequence[Input]) -> None:
         """RequestError, one line, where inputs are not those of the module, a size that is not open is another, or an
         open one is out of its range."""
-        by_name = {one.name: one for one in asked if one.name}
-        in_order = [one for one in asked if not one.name]
+        by_name = {given.name: given for given in asked if given.name}
+        in_order = [given for given in asked if not given.name]
         if len(asked) != len(self.asked) or not {*by_name} <= {*self.asked[len(in_order) :]}:
-            given = "; ".join(map(str, asked))
-            raise RequestError(f"--input {given}: {self.where} takes {', '.join(self.asked) or 'none'}")
+            shown = "; ".join(map(str, asked))
+            raise RequestError(f"--input {shown}: {self.where} takes {', '.join(self.asked) or 'none'}")
         symbols: dict[str, int] = {}
         for name in self.asked:
-            one = by_name.get(name) or (in_order.pop(0) if in_order else None)
-            if one is None:
+            given = by_name.get(name) or (in_order.pop(0) if in_order else None)
+            if given is None:
                 continue
             said = self.graph["tensor_values"][name]["sizes"]
             shown = ",".join(str(each.get("as_int", "?")) for each in said)
-            if len(said) != len(one.shape):
-                raise RequestError(f"--input {one}: {self.where} takes {name}[{shown}]")
-            for size, each in zip(one.shape, said, strict=True):
+            if len(said) != len(given.shape):
+                raise RequestError(f"--input {given}: {self.where} takes {name}[{shown}]")
+            for size, each in zip(given.shape, said, strict=True):
                 fixed = each.get("as_int")
                 if fixed is not None and fixed != size:
-                    raise RequestError(f"--input {one}: {self.where} takes {name}[{shown}]")
+                    raise RequestError(f"--input {given}: {self.where} takes {name}[{shown}]")
                 symbol = None if fixed is not None else _SYMBOL.fullmatch(str(each["as_expr"]["expr_str"])[:200])
                 if symbol is None:
                     continue
@@ -181,12 +181,12 @@ class Exported(nn.Module):  # type: ignore[misc]
                 least, most = limits.get("min_val"), limits.get("max_val")
                 if size < (least or 0) or size > (math.inf if most is None else most):
                     raise RequestError(
-                        f"--input {one}: {size} where {self.where} takes {least or 0} to {most or 'any'}; expected a"
+                        f"--input {given}: {size} where {self.where} takes {least or 0} to {most or 'any'}; expected a"
                         " size that it was exported for"
                     )
                 if symbols.setdefault(symbol[1], size) != size:
                     raise RequestError(
-                        f"--input {one}: {size} where {symbols[symbol[1]]} is the same size; expected one"
+                        f"--input {given}: {size} where {symbols[symbol[1]]} is the same size; expected one"
                     )
 
     # -- running it ----------------------------------------------------------------------------------------------------
@@ -207,19 +207,19 @@ class Exported(nn.Module):  # type: ignore[misc]
     def _node(self, node: Mapping[str, Any], values: dict[str, Any]) -> None:
         target = str(node["target"])
         if target in _INSIDE:
-            found: Any = self._inside(node, _INSIDE[target], values)
+            result: Any = self._inside(node, _INSIDE[target], values)
         elif target in _ON_SIZES:
-            found = _number(_ON_SIZES[target](*(_argument(each["arg"], values) for each in node["inputs"])))
+            result = _number(_ON_SIZES[target](*(_argument(each["arg"], values) for each in node["inputs"])))
         else:
             called = operator_of(target, self.where)
             if called is None:
                 return
-            found = _call(called, {each["name"]: _argument(each["arg"], values) for each in node["inputs"]})
+            result = _call(called, {each["name"]: _argument(each["arg"], values) for each in node["inputs"]})
         outputs = node["outputs"]
         if len(outputs) == 1:
-            _keep(outputs[0], found, values)
+            _keep(outputs[0], result, values)
             return
-        for said, value in zip(outputs, found, strict=True):
+        for said, value in zip(outputs, result, strict=True):
             _keep(said, value, values)
 
     def _inside(self, node: Mapping[str, Any], place: int, values: dict[str, Any]) -> Any:
@@ -241,16 +241,16 @@ def operator_of(target: str, where: str) -> Any:
     if name.startswith(_CHECKS):
         return None
     packet = getattr(getattr(torch.ops, namespace), name, None)
-    found = getattr(packet, overload, None)
-    if not isinstance(found, torch._ops.OpOverload) or not torch._C._dispatch_has_kernel(found.name()):
+    operator = getattr(packet, overload, None)
+    if not isinstance(operator, torch._ops.OpOverload) or not torch._C._dispatch_has_kernel(operator.name()):
         raise UnsupportedError(
             f"{where}: no operator {target!r:.100} in torch {torch.__version__}; expected one it has"
         )
-    arguments = found._schema.arguments
+    arguments = operator._schema.arguments
     known = any("Tensor" in str(a.type) or a.name == "device" for a in arguments)
     if not known or any(word in a.name for a in arguments for word in ("file", "path")):
         raise UnsupportedError(f"{where}: calls {target!r:.100}; expected operators that compute from tensors")
-    return found
+    return operator
 
 
 def _call(called: Any, said: Mapping[str, Any]) -> Any:
@@ -293,15 +293,15 @@ def _check_parts(called: Any, args: Sequence[Any], words: Mapping[str, Any]) -> 
         raise ValueError(f"{called.name()} into {count:,} parts")
 
 
-def _keep(said: Mapping[str, Any], found: Any, values: dict[str, Any]) -> None:
+def _keep(said: Mapping[str, Any], result: Any, values: dict[str, Any]) -> None:
     """What a call gave, by the names of the JSON."""
     ((kind, name),) = said.items()
     if kind in ("as_tensor", "as_optional_tensor", "as_sym_int", "as_sym_float", "as_sym_bool"):
-        if kind == "as_tensor" and isinstance(found, list | tuple) and len(found) == 1:
-            found = found[0]
-        values[_name(said)] = found
+        if kind == "as_tensor" and isinstance(result, list | tuple) and len(result) == 1:
+            result = result[0]
+        values[_name(said)] = result
     elif kind == "as_tensors":
-        for each, value in zip(name, found, strict=True):
+        for each, value in zip(name, result, strict=True):
             values[each["name"]] = value
     elif kind != "as_none":
         raise ValueError(f"an output {kind!r:.40}")
@@ -354,11 +354,11 @@ def _one(said: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
     return _argument(said, values)
 
 
-def _number(found: Any) -> Any:
+def _number(number: Any) -> Any:
     """A number of a size. ValueError for one that no size has, before it grows without end."""
-    if isinstance(found, int | float) and not abs(found) < _LARGEST_SIZE:
+    if isinstance(number, int | float) and not abs(number) < _LARGEST_SIZE:
         raise ValueError("a size over 2**63")
-    return found
+    return number
 
 
 def _size(said: Mapping[str, Any]) -> Any:

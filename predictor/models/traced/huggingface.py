@@ -100,8 +100,8 @@ def traced_config(data: Mapping[str, Any], name: str, where: str) -> TracedModel
         raise SpecError(f"{where}: missing 'model_type'")
     text = data.get("text_config")
     inner = text if isinstance(text, Mapping) else {}
-    found = [data.get(k, inner.get(k)) for k in ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx")]
-    positions = next((n for n in found if isinstance(n, int) and n > 0), _POSITIONS)
+    limits = [data.get(k, inner.get(k)) for k in ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx")]
+    positions = next((n for n in limits if isinstance(n, int) and n > 0), _POSITIONS)
     built = _built(data, name, where)
     checkpoint = checkpoint_of_any(data, where) if built is None else built.checkpoint
     source = HuggingFace(data, name, where, built)
@@ -178,9 +178,9 @@ class HuggingFace(Source):
         self._caches: dict[tuple[str, str, int], tuple[float, float]] = {}  # by attention, dtype and ranks
 
     def planned(self, plan: Mapping[str, str]) -> Self:
-        found = copy(self)
-        found.plan, found._found, found._caches = plan, {}, {}
-        return found
+        source = copy(self)
+        source.plan, source._found, source._caches = plan, {}, {}
+        return source
 
     def record(self, step: Step, accumulate: bool | None, tp: int = 1) -> Recording:
         key: tuple[Any, ...] = (
@@ -403,6 +403,6 @@ def _class_of(transformers: Any, data: Mapping[str, Any], config: Any) -> Any:
     for kind in sorted(_KINDS, key=lambda kind: two_stacks and kind == "AutoModelForCausalLM"):
         mapping = getattr(auto, kind)._model_mapping
         if type(config) in mapping:
-            found = mapping[type(config)]
-            return found[0] if isinstance(found, tuple | list) else found
+            listed = mapping[type(config)]
+            return listed[0] if isinstance(listed, tuple | list) else listed
     raise UnsupportedError(f"no class for {type(config).__name__}")

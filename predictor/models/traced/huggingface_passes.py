@@ -79,11 +79,11 @@ def record(
     if step.mode == "decode":
         kwargs |= _cache(model, step.batch, max(1, step.context_len), dtype)
         kwargs = _one_token(model, kwargs, step)
-    found = torch_trace.record(
+    recording = torch_trace.record(
         model, (), kwargs, name=name, mode="train" if train else "forward", dtype=step.act_dtype,
         fused_attention=step.attention == "flash", accumulate=accumulate, batch=step.batch, tokens=step.seq_len,
     )  # fmt: skip
-    return replace(found, mode=step.mode, cache_per_token=per_token, cache_fixed=fixed)
+    return replace(recording, mode=step.mode, cache_per_token=per_token, cache_fixed=fixed)
 
 
 def inputs_of(model: Any, batch: int, tokens: int, dtype: str) -> dict[str, Any]:
@@ -93,27 +93,27 @@ def inputs_of(model: Any, batch: int, tokens: int, dtype: str) -> dict[str, Any]
     signature = inspect.signature(model.forward).parameters
     ids = torch.empty((batch, tokens), dtype=torch.int64, device="meta")
     if main == "input_ids":
-        found = {"input_ids": ids}
+        inputs = {"input_ids": ids}
         if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in signature:
-            found["decoder_input_ids"] = ids
+            inputs["decoder_input_ids"] = ids
         if hasattr(model, "text_model") and hasattr(model, "vision_model"):  # texts beside images, as in CLIP
-            found["pixel_values"] = torch.empty(_image_shape(model, batch), **floats)
-        return found
+            inputs["pixel_values"] = torch.empty(_image_shape(model, batch), **floats)
+        return inputs
     if main == "pixel_values":
-        found = {"pixel_values": torch.empty(_image_shape(model, batch), **floats)}
+        inputs = {"pixel_values": torch.empty(_image_shape(model, batch), **floats)}
         if "input_ids" in signature and signature["input_ids"].default is not inspect.Parameter.empty:
-            found["input_ids"] = ids
+            inputs["input_ids"] = ids
         if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in signature:
-            found["decoder_input_ids"] = ids
-        return found
+            inputs["decoder_input_ids"] = ids
+        return inputs
     if main == "input_features":
         bins = getattr(config, "num_mel_bins", None) or getattr(config, "feature_size", None) or _BINS
         frames = 2 * getattr(config, "max_source_positions", _FRAMES // 2)
         shape = (batch, bins, frames) if "whisper" in config.model_type else (batch, tokens, bins)
-        found = {"input_features": torch.empty(shape, **floats)}
+        inputs = {"input_features": torch.empty(shape, **floats)}
         if "decoder_input_ids" in signature:
-            found["decoder_input_ids"] = ids
-        return found
+            inputs["decoder_input_ids"] = ids
+        return inputs
     if main == "input_values":
         rates = getattr(config, "sampling_rate", _SAMPLES)
         return {"input_values": torch.empty((batch, rates), **floats)}

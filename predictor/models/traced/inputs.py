@@ -61,14 +61,14 @@ def inputs_of(words: str | Sequence[str] | None) -> tuple[Input, ...]:
         return ()
     texts = [words] if isinstance(words, str) else list(words)
     parts = [part for text in texts for part in re.split(r";|(?<=\])[\s,]+", str(text)) if part.strip()]
-    found = [_input(part) for part in parts]
-    named = [one.name for one in found if one.name]
+    inputs = [_input(part) for part in parts]
+    named = [each.name for each in inputs if each.name]
     for name in named:
         if named.count(name) > 1:
             raise RequestError(f"--input {name}: named twice; expected once")
-    if any(not one.name for one in found[len(found) - len(named) :]) and named:
+    if any(not each.name for each in inputs[len(inputs) - len(named) :]) and named:
         raise RequestError(f"--input {parts[-1]!r}: inputs without a name come first; expected name:dtype[sizes]")
-    return tuple(found)
+    return tuple(inputs)
 
 
 def _input(text: str) -> Input:

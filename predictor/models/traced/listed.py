@@ -64,19 +64,19 @@ class Listed(Alone, Source):
 
     def record(self, step: Step, accumulate: bool | None, tp: int = 1) -> Recording:
         self.check_whole(tp)
-        blocks = tuple(self._block(own, beside) for own, beside in self._ops(step.act_dtype))
+        blocks = tuple(self._block(alone, beside) for alone, beside in self._ops(step.act_dtype))
         return Recording(
             self.name, "forward", step.act_dtype, Graph(blocks, recorded=True), 0, 0, 0.0, source="a list of operators",
         )  # fmt: skip
 
-    def _block(self, own: list[Op], beside: list[Op]) -> Block:
+    def _block(self, ops: list[Op], beside: list[Op]) -> Block:
         """Operators, each of which waits for the one before it; those ``beside`` for none, behind the largest
-        collective of ``own``."""
-        nodes = [self._node(op) for op in own]
+        collective of ``ops``."""
+        nodes = [self._node(op) for op in ops]
         if not beside:
             return Block(self.name, tuple(nodes))
         nodes[1:] = [replace(node, inputs=before.outputs) for before, node in pairwise(nodes)]
-        sizes = [op.size if isinstance(op, Collective) else 0 for op in own]
+        sizes = [op.size if isinstance(op, Collective) else 0 for op in ops]
         at = sizes.index(max(sizes)) + 1
         return Block(self.name, (*nodes[:at], *map(self._node, beside), *nodes[at:]), beside=True)
 
@@ -98,71 +98,71 @@ class Listed(Alone, Source):
 
     def _ops(self, dtype: str) -> list[tuple[list[Op], list[Op]]]:
         """Of each run of entries without ``beside``, and of each entry with it: its own operators, and those beside."""
-        found: list[tuple[list[Op], list[Op]]] = []
-        for place, one in enumerate(self.asked):
+        runs: list[tuple[list[Op], list[Op]]] = []
+        for place, entry in enumerate(self.asked):
             where = f"{self.name}: operator {place + 1}"
-            own = self._entry(one, dtype, where)
-            said = one.get("beside", [])
-            if not isinstance(said, list) or (said and not ("tables" in one or "collective" in one)):
+            ops = self._entry(entry, dtype, where)
+            said = entry.get("beside", [])
+            if not isinstance(said, list) or (said and not ("tables" in entry or "collective" in entry)):
                 raise SpecError(f"{where}: beside: expected a list of operators, of tables or a collective")
             if any(isinstance(each, Mapping) and "beside" in each for each in said):
                 raise SpecError(f"{where}: beside: has a beside of its own; expected one level")
             beside = [op for i, each in enumerate(said) for op in self._entry(each, dtype, f"{where}, beside {i + 1}")]
-            if not any(isinstance(op, Collective) for op in own):  # one GPU exchanges nothing
-                own, beside = own + beside, []
-            if beside or not found or found[-1][1]:
-                found.append((own, beside))
+            if not any(isinstance(op, Collective) for op in ops):  # one GPU exchanges nothing
+                ops, beside = ops + beside, []
+            if beside or not runs or runs[-1][1]:
+                runs.append((ops, beside))
             else:
-                found[-1][0].extend(own)
-        return found
+                runs[-1][0].extend(ops)
+        return runs
 
-    def _entry(self, one: Any, dtype: str, where: str) -> list[Op]:
+    def _entry(self, entry: Any, dtype: str, where: str) -> list[Op]:
         """The operators of one entry itself."""
-        if not isinstance(one, Mapping) or sum(key in one for key in _KINDS) != 1:
+        if not isinstance(entry, Mapping) or sum(key in entry for key in _KINDS) != 1:
             raise SpecError(f"{where}: expected a mapping with one of {', '.join(_KINDS)}")
-        kind = next(key for key in _KINDS if key in one)
+        kind = next(key for key in _KINDS if key in entry)
         if kind != "op":
-            _check_keys([key for key in one if key != "beside"], (kind, *_KINDS[kind]), f"{where}: {kind}")
-        if _phase(one, where) and "tables" in one:
-            return self._tables(one, dtype, where)
-        if "mlp" in one:
-            return self._chain(one, dtype, where)
-        if "op" in one:
-            return [_operator(one, dtype, where, self.size)]
-        kind = str(one["collective"])
+            _check_keys([key for key in entry if key != "beside"], (kind, *_KINDS[kind]), f"{where}: {kind}")
+        if _phase(entry, where) and "tables" in entry:
+            return self._tables(entry, dtype, where)
+        if "mlp" in entry:
+            return self._chain(entry, dtype, where)
+        if "op" in entry:
+            return [_operator(entry, dtype, where, self.size)]
+        kind = str(entry["collective"])
         if kind not in KINDS:
             raise SpecError(f"{where}: unknown collective {kind!r}: expected one of {', '.join(KINDS)}")
-        ranks = min(self.size(one.get("ranks", self.gpus), where), self.gpus)
-        return self._collective(kind, self.size(one.get("bytes", 0), where), dtype, ranks)
+        ranks = min(self.size(entry.get("ranks", self.gpus), where), self.gpus)
+        return self._collective(kind, self.size(entry.get("bytes", 0), where), dtype, ranks)
 
     def _collective(self, kind: str, size: int, dtype: str, ranks: int = 0) -> list[Op]:
         ranks = ranks or self.gpus
         return [Collective(dtype, kind, size, ranks)] if ranks > 1 and size else []
 
-    def _chain(self, one: Mapping[str, Any], dtype: str, where: str) -> list[Op]:
+    def _chain(self, entry: Mapping[str, Any], dtype: str, where: str) -> list[Op]:
         """Linear layers one after the other."""
-        if not isinstance(one["mlp"], list) or len(one["mlp"]) < 2:
+        if not isinstance(entry["mlp"], list) or len(entry["mlp"]) < 2:
             raise SpecError(f"{where}: mlp: expected a list of two widths or more")
-        if not isinstance(one.get("relu", True), bool):
-            raise SpecError(f"{where}: relu is {one['relu']!r:.40}; expected true or false")
-        widths, rows = [self.size(width, where) for width in one["mlp"]], self.size(one.get("rows", 1), where)
-        found: list[Op] = []
+        if not isinstance(entry.get("relu", True), bool):
+            raise SpecError(f"{where}: relu is {entry['relu']!r:.40}; expected true or false")
+        widths, rows = [self.size(width, where) for width in entry["mlp"]], self.size(entry.get("rows", 1), where)
+        ops: list[Op] = []
         for k, n in pairwise(widths):
             product, relu = Gemm(dtype, rows, n, k, bias=True), Elementwise(dtype, "relu", rows * n)
-            chain: tuple[Op, ...] = (product, relu) if one.get("relu", True) else (product,)
-            found += chain if _phase(one, where) == FORWARD else [op for at in chain[::-1] for op in at.backward()]
-        return found
+            chain: tuple[Op, ...] = (product, relu) if entry.get("relu", True) else (product,)
+            ops += chain if _phase(entry, where) == FORWARD else [op for at in chain[::-1] for op in at.backward()]
+        return ops
 
-    def _tables(self, one: Mapping[str, Any], dtype: str, where: str) -> list[Op]:
+    def _tables(self, entry: Mapping[str, Any], dtype: str, where: str) -> list[Op]:
         """Look-ups and what is exchanged for them; backward, updates of what was looked up, and gradients."""
-        asked = one["tables"]
+        asked = entry["tables"]
         if not isinstance(asked, Mapping) or not all(isinstance(asked.get(key), list) for key in ("rows", "pooling")):
             raise SpecError(f"{where}: tables: expected rows and pooling, a list each, width, batch and sharding")
         _check_keys(asked, _OF_TABLES, f"{where}: tables")
         rows, pooling = ([self.size(n, where) for n in asked[key]] for key in ("rows", "pooling"))
         width, batch = (self.size(asked.get(key, 1), where) for key in ("width", "batch"))
         over = spread(rows, pooling, width, batch, self.gpus, str(asked.get("sharding", PLANNED)))
-        phase = _phase(one, where)
+        phase = _phase(entry, where)
         bags: list[Op] = [EmbeddingBag(dtype, *each, phase=phase) for each in over.looked_up]
         wide = bytes_of(dtype)
         pooled = self._collective("all_to_all", round(over.pooled * wide), dtype)
@@ -182,23 +182,23 @@ def _check_keys(said: Iterable[Any], known: Sequence[str], where: str) -> None:
             raise SpecError(f"{where} has no field {key!r}; expected some of {', '.join(known)}{tail}")
 
 
-def _phase(one: Mapping[str, Any], where: str) -> str:
-    phase = str(one.get("phase", FORWARD))
+def _phase(entry: Mapping[str, Any], where: str) -> str:
+    phase = str(entry.get("phase", FORWARD))
     if phase not in (FORWARD, BACKWARD):
         raise SpecError(f"{where}: phase {phase!r}: expected {FORWARD} or {BACKWARD}")
     return phase
 
 
-def _operator(one: Mapping[str, Any], dtype: str, where: str, size: Size) -> Op:
+def _operator(entry: Mapping[str, Any], dtype: str, where: str, size: Size) -> Op:
     """An operator by its name and fields. SpecError, one line, for one that there is not."""
-    name = str(one["op"])
+    name = str(entry["op"])
     if name not in OPERATORS:
         close = nearest(name, OPERATORS, 1)
         tail = f"; nearest: {close[0]}" if close else ""
         raise SpecError(f"{where}: unknown operator {name!r}{tail}")
     cls = OPERATORS[name]
     known = {field.name: str(field.type) for field in fields(cls)}
-    given = {key: value for key, value in one.items() if key != "op"}
+    given = {key: value for key, value in entry.items() if key != "op"}
     _check_keys(given, tuple(known), f"{where}: {name}")
     said: dict[str, Any] = {"dtype": dtype}
     said |= {key: size(value, where) if known[key] == "int" else value for key, value in given.items()}

@@ -229,7 +229,7 @@ class TracedModel(Model):
             return LayerStack(self.name)
         of_layer = re.compile(re.escape(ahead[layers[0]].name) + r"\.(\d+)(?:\.|$)")
         alone = (of_layer.match(node.scope) for block in ahead if not block.layers for node in block.nodes)
-        last = max(*ahead[layers[-1]].layers, *(int(found[1]) for found in alone if found), 0)
+        last = max(*ahead[layers[-1]].layers, *(int(match[1]) for match in alone if match), 0)
         before, after = (
             {id(w): w for w, _ in Graph(tuple(part)).weights()}
             for part in (ahead[: layers[0]], ahead[layers[-1] + 1 :])

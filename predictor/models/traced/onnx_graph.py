@@ -74,7 +74,7 @@ class Onnx(Alone, Source):
 
     @property
     def unit(self) -> str:
-        return next((one.unit for one in self._found.values()), SAMPLES)
+        return next((recording.unit for recording in self._found.values()), SAMPLES)
 
     def cache_bytes(self, batch: int, tokens: int, kv_dtype: str, tp: int = 1) -> float:
         return 0.0
@@ -124,20 +124,20 @@ def _inferred(path: Path, asked: Sequence[Input]) -> Any:
         raise SpecError(f"{path}: cannot be read as an ONNX model ({one_line(str(error))[:160]})") from None
     weights = {t.name for t in model.graph.initializer}
     open_sizes = {}
-    given = {one.name: one for one in asked if one.name}
-    unnamed = [one for one in asked if not one.name]
+    given = {said.name: said for said in asked if said.name}
+    unnamed = [said for said in asked if not said.name]
     for value in model.graph.input:
         if value.name in weights:
             continue
-        one = given.pop(value.name, None) or (unnamed.pop(0) if unnamed else None)
+        said = given.pop(value.name, None) or (unnamed.pop(0) if unnamed else None)
         dims = value.type.tensor_type.shape.dim
-        if one is not None:
-            if len(one.shape) != len(dims) or any(
-                d.HasField("dim_value") and d.dim_value != n for d, n in zip(dims, one.shape, strict=True)
+        if said is not None:
+            if len(said.shape) != len(dims) or any(
+                d.HasField("dim_value") and d.dim_value != n for d, n in zip(dims, said.shape, strict=True)
             ):
                 shown = [d.dim_value or d.dim_param for d in dims]
-                raise RequestError(f"--input {one}: {path.name} takes {value.name}{shown}")
-            for d, n in zip(dims, one.shape, strict=True):
+                raise RequestError(f"--input {said}: {path.name} takes {value.name}{shown}")
+            for d, n in zip(dims, said.shape, strict=True):
                 d.dim_value = n
         missing = [d.dim_param or "?" for d in dims if not d.HasField("dim_value")]
         if missing:

@@ -109,7 +109,7 @@ class Steps(Source):
         self.made = unit
         self.path, self.spec, self.values = path, spec, dict(values)
         self.sizes: tuple[int, int] | None = (self.values["batch"], 1)
-        self.splits = any(SPLIT in str(one) for part in spec.values() for one in part.get("inputs", ()))
+        self.splits = any(SPLIT in str(words) for part in spec.values() for words in part.get("inputs", ()))
         self.steps = self.values.get("steps", 1)
         self._parts: tuple[Part, ...] = ()
 
@@ -149,19 +149,19 @@ class Steps(Source):
         times, batch, seq_len = (
             self._size(spec.get(key, 1), f"{where}: {key}") for key in ("times", "batch", "seq_len")
         )
-        words = [self._words(str(one), where) for one in spec.get("inputs", ())]
+        words = [self._words(str(each), where) for each in spec.get("inputs", ())]
         if "model" in spec:
             named = str(spec["model"])
             beside = self.path.parent / named.split(":")[0]
-            found: Model = model_of(str(self.path.parent / named) if beside.is_file() else named, words or None)
+            model: Model = model_of(str(self.path.parent / named) if beside.is_file() else named, words or None)
         elif "ops" in spec:
-            found = TracedModel(name, Listed(name, spec["ops"], self.values["gpus"], self._size))
+            model = TracedModel(name, Listed(name, spec["ops"], self.values["gpus"], self._size))
         else:
             cls, method = str(spec["class"]), str(spec.get("method", "forward"))
             about = [cls, spec.get("config", {}), method, spec.get("wide", [])]
             source = Module(where, lambda: _module(*about), inputs_of(words), made_of=(about, (cls.split(".")[0],)))
-            found = TracedModel(name, source)
-        return Part(name, found, times, str(spec.get("dtype", "")), batch, seq_len, str(spec.get("mode", "forward")))
+            model = TracedModel(name, source)
+        return Part(name, model, times, str(spec.get("dtype", "")), batch, seq_len, str(spec.get("mode", "forward")))
 
     def _words(self, text: str, where: str) -> str:
         """An input with numbers for its sizes."""
@@ -208,13 +208,13 @@ def _check(where: str, part: Any) -> None:
 
 def _said(words: str | Sequence[str] | None, known: Mapping[str, int]) -> dict[str, int]:
     """Sizes in words, "height=768 width=1360"."""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for word in " ".join([words] if isinstance(words, str) else words or ()).replace(";", " ").split():
         name, equals, value = word.partition("=")
         if not equals or not value.isdigit():
             raise RequestError(f"--input {word!r}: expected sizes such as {next(iter(known))}=1 of a pipeline")
-        found[name] = int(value)
-    return found
+        sizes[name] = int(value)
+    return sizes
 
 
 def _value(node: ast.expr, sizes: Mapping[str, int]) -> int:
@@ -249,14 +249,14 @@ def _class(name: str) -> Any:
         raise SpecError(f"class {name!r}: of the standard library; expected a torch.nn.Module of an installed package")
     logging.getLogger(package.partition(".")[0]).setLevel(logging.ERROR)  # what it says of weights is not of shapes
     try:
-        found = getattr(importlib.import_module(package or name), last, None)
+        cls = getattr(importlib.import_module(package or name), last, None)
     except ImportError as error:
         raise UnsupportedError(
             f"class {name}: {one_line(str(error))[:160]}; pip install {name.split('.')[0]}"
         ) from None
-    if not isinstance(found, type) or not issubclass(found, torch.nn.Module):
+    if not isinstance(cls, type) or not issubclass(cls, torch.nn.Module):
         raise SpecError(f"class {name!r}: no torch.nn.Module of {package or name}")
-    return found
+    return cls
 
 
 def _module(name: str, config: Mapping[str, Any], method: str, wide: Sequence[str]) -> Any:

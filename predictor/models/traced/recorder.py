@@ -142,7 +142,7 @@ def _described(value: Any) -> Any:
             raise TypeError
         return value.shape, value.stride(), value.dtype
     if isinstance(value, list | tuple):
-        return tuple(_described(one) for one in value)
+        return tuple(_described(each) for each in value)
     return type(value), value
 
 
@@ -264,9 +264,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         inputs = tuple(self._tensor(t) for t in read if t.device.type == "meta" and t.numel())
         made: list[Tensor] = []
         for place, t in enumerate(_tensors(out)):
-            found = self._made(t, name, gradient, read)
-            if found is not None and not (place and any(found is m for m in made)):
-                made.append(found)
+            result = self._made(t, name, gradient, read)
+            if result is not None and not (place and any(result is m for m in made)):
+                made.append(result)
         calls = 1 if gradient else 1 + self._calls
         self._calls = 0
         title = f"{scope} {name}".strip()
@@ -323,17 +323,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def _tensor(self, t: torch.Tensor) -> Tensor:
         """The tensor of the graph that a torch tensor is, or that it is a part of."""
-        found = self._tensors.get(t.untyped_storage()._cdata)
-        if found is None:
+        held = self._tensors.get(t.untyped_storage()._cdata)
+        if held is None:
             whole = t.untyped_storage().nbytes() // t.element_size()
             with self.quiet():  # its first reader may see a part of it
                 like = t if whole <= t.numel() else t.as_strided((whole,), (1,), 0)
-            found = self._hold(like, "input", ACTIVATION if dtype_name(t.dtype) in _FLOATS else INDEX)
-        if t.numel() >= found.elements:
-            return found
-        key = (id(found), t.storage_offset(), t.shape, t.stride())
+            held = self._hold(like, "input", ACTIVATION if dtype_name(t.dtype) in _FLOATS else INDEX)
+        if t.numel() >= held.elements:
+            return held
+        key = (id(held), t.storage_offset(), t.shape, t.stride())
         if key not in self._parts:
-            self._parts[key] = found.view(_AXES[t.dim()], tuple(t.shape), part=True)
+            self._parts[key] = held.view(_AXES[t.dim()], tuple(t.shape), part=True)
         return self._parts[key]
 
     def _made(self, t: torch.Tensor, name: str, gradient: bool, read: list[torch.Tensor]) -> Tensor | None:
@@ -397,9 +397,9 @@ def _on_meta(out: Any) -> bool:
 
 def _on_one_device(args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any], bool]:
     """The arguments with tensors of the host on the meta device, where others are there; and whether any is there."""
-    found = list(_tensors((*args, *kwargs.values())))
-    there = any(t.device.type == "meta" for t in found)
-    if not there or not any(t.device.type != "meta" and t.dim() for t in found):
+    tensors = list(_tensors((*args, *kwargs.values())))
+    there = any(t.device.type == "meta" for t in tensors)
+    if not there or not any(t.device.type != "meta" and t.dim() for t in tensors):
         return args, kwargs, there
     return _moved(args), {k: _moved(v) for k, v in kwargs.items()}, True
 

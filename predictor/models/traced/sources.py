@@ -85,10 +85,10 @@ def _kept(
 def _recorder() -> str:
     """Tells the code that records from that of other versions: its files, and those that fold what it records."""
     package = Path(__file__).parent
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted((*package.glob("*.py"), *(package.parent / "graph").glob("*.py"))):
-        found.update(path.read_bytes())
-    return found.hexdigest()[:16]
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def _version(package: str) -> str:
@@ -150,22 +150,22 @@ class Module(Source):
         self._parts: dict[int, Module] = {}
         self._module, self._args, self._kwargs = _built(name, build, inputs)
         self._inputs = tuple(inputs)
-        self.splits = any(one.split >= 0 for one in self._inputs)
+        self.splits = any(each.split >= 0 for each in self._inputs)
         self._dtypes = [p.dtype for p in self._module.parameters()]
         first = next((t for t in (*self._args, *self._kwargs.values()) if hasattr(t, "shape")), None)
         shape = tuple(first.shape) if first is not None else ()
         self.sizes: tuple[int, int] | None = (int(shape[0]) if shape else 1, int(shape[1]) if len(shape) == 2 else 1)
 
     def planned(self, plan: Mapping[str, str]) -> Self:
-        found = copy(self)
-        found.plan, found._recordings, found._parts = plan, {}, {}
-        return found
+        source = copy(self)
+        source.plan, source._recordings, source._parts = plan, {}, {}
+        return source
 
     def record(self, step: Step, accumulate: bool | None, tp: int = 1) -> Recording:
         key = (step.mode, step.act_dtype, step.attention, accumulate, tp)
         if key not in self._recordings and self.made_of is not None:
             about, packages = self.made_of
-            asked = [str(one) for one in self._inputs]
+            asked = [str(each) for each in self._inputs]
             self._recordings[key] = kept_or(
                 lambda: self._recorded(step, accumulate, tp), self.name, [about, asked, key, self.plan], packages
             )
@@ -178,7 +178,7 @@ class Module(Source):
         if not self.splits:
             return None
         if cp not in self._parts:
-            inputs = [one.part(cp) for one in self._inputs]
+            inputs = [each.part(cp) for each in self._inputs]
             self._parts[cp] = Module(self.name, lambda: self._module, inputs, made_of=self.made_of)
             self._parts[cp].plan = self.plan
         return self._parts[cp]
@@ -199,14 +199,14 @@ class Module(Source):
         ), trains=step.mode == "train")  # fmt: skip
 
     def parameters(self, tp: int = 1) -> int:
-        if (found := next((r for r in self._recordings.values() if r.tp == tp > 1), None)) is not None:
-            return found.parameters_of(tp)
+        if (recording := next((r for r in self._recordings.values() if r.tp == tp > 1), None)) is not None:
+            return recording.parameters_of(tp)
         return sum(p.numel() for p in dict.fromkeys(self._module.parameters()))
 
     @property
     def unit(self) -> str:
         known = (*self._recordings.values(), *(r for part in self._parts.values() for r in part._recordings.values()))
-        return known[0].unit if known else unit_of([str(one) for one in self._inputs], ())
+        return known[0].unit if known else unit_of([str(each) for each in self._inputs], ())
 
     def cache_bytes(self, batch: int, tokens: int, kv_dtype: str, tp: int = 1) -> float:
         return 0.0
@@ -269,16 +269,16 @@ def of_file(text: str, words: str | Sequence[str] | None) -> TracedModel:
     need_torch()
     title = f"{path.stem}:{name}"
     module = _imported(path, text)
-    found = getattr(module, name, None)
-    if found is None:
+    maker = getattr(module, name, None)
+    if maker is None:
         names = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
         close = nearest(name, names)
         tail = f"; nearest: {', '.join(close)}" if close else f"; it has {', '.join(names[:8]) or 'none'}"
         raise RequestError(
             f"model {text!r}: {path.name} has no {name!r}; expected a function that makes a module{tail}"
         )
-    build = found if callable(found) and not _is_module(found) else lambda: found
-    return TracedModel(title, Module(title, build, asked, getattr(found, "optimizer", None)))
+    build = maker if callable(maker) and not _is_module(maker) else lambda: maker
+    return TracedModel(title, Module(title, build, asked, getattr(maker, "optimizer", None)))
 
 
 def of_json(text: str, words: str | Sequence[str] | None) -> Model:
@@ -302,15 +302,15 @@ def of_exported(text: str, words: str | Sequence[str] | None) -> TracedModel:
 
     asked = inputs_of(words)
     module, given = exported(path, asked)
-    found = TracedModel(path.stem, Module(path.stem, lambda: (module, (given, {})), asked))
-    found.source.modes = ("forward",)  # what was exported is one mode of the module
-    return found
+    model = TracedModel(path.stem, Module(path.stem, lambda: (module, (given, {})), asked))
+    model.source.modes = ("forward",)  # what was exported is one mode of the module
+    return model
 
 
-def _is_module(found: Any) -> bool:
+def _is_module(thing: Any) -> bool:
     import torch
 
-    return isinstance(found, torch.nn.Module)
+    return isinstance(thing, torch.nn.Module)
 
 
 def _imported(path: Path, text: str) -> Any:
@@ -347,4 +347,4 @@ def of_module(
 
 
 def _all_text(inputs: Any) -> bool:
-    return isinstance(inputs, list | tuple) and bool(inputs) and all(isinstance(one, str) for one in inputs)
+    return isinstance(inputs, list | tuple) and bool(inputs) and all(isinstance(each, str) for each in inputs)

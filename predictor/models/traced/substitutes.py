@@ -105,14 +105,14 @@ class Substitutes(TorchFunctionMode):  # type: ignore[misc]
         if dtype is None:
             self._casts.clear()
             return args, kwargs
-        wanted = dtype if name in NARROW else torch.float32
+        cast_to = dtype if name in NARROW else torch.float32
 
         def cast(value: Any) -> Any:
-            if isinstance(value, torch.Tensor) and value.dtype in _FLOATS and value.dtype != wanted:
+            if isinstance(value, torch.Tensor) and value.dtype in _FLOATS and value.dtype != cast_to:
                 if not (value.is_leaf and value.requires_grad):
-                    return value.to(wanted)
+                    return value.to(cast_to)
                 if id(value) not in self._casts:
-                    self._casts[id(value)] = (value, value.to(wanted))
+                    self._casts[id(value)] = (value, value.to(cast_to))
                 return self._casts[id(value)][1]
             if type(value) in (list, tuple):
                 return type(value)(cast(v) for v in value)

@@ -73,11 +73,11 @@ def spread(
     if gpus == 1:
         sharding = DATA
     if sharding == ROW:
-        found = [Bags(*_thinned(batch, p, gpus), width, -(-r // gpus)) for r, p in zip(rows, pooling, strict=True)]
-        return Spread(tuple(found), 0, batch * width * len(rows), 0, sum(one.bags * one.pooling for one in found))
+        bags = [Bags(*_thinned(batch, p, gpus), width, -(-r // gpus)) for r, p in zip(rows, pooling, strict=True)]
+        return Spread(tuple(bags), 0, batch * width * len(rows), 0, sum(part.bags * part.pooling for part in bags))
     if sharding == DATA:
-        found = [Bags(each, p, width, r) for r, p in zip(rows, pooling, strict=True)]
-        return Spread(tuple(found), 0, 0, sum(rows) * width if gpus > 1 else 0, 0)
+        bags = [Bags(each, p, width, r) for r, p in zip(rows, pooling, strict=True)]
+        return Spread(tuple(bags), 0, 0, sum(rows) * width if gpus > 1 else 0, 0)
     if sharding == COLUMN:
         return _whole([Bags(batch, p, width // gpus, r) for r, p in zip(rows, pooling, strict=True)], [], width)
     return _dealt(rows, pooling, width, batch, gpus, sharding == PLANNED)
@@ -85,9 +85,9 @@ def spread(
 
 def _whole(dealt: list[Bags], shared: list[Bags], width: int) -> Spread:
     """What a GPU with these parts, and the tables that all have, does."""
-    pooled = sum(one.bags * one.width for one in dealt)
-    indices = sum(one.bags * one.pooling for one in dealt)
-    return Spread((*dealt, *shared), pooled, 0, sum(one.rows for one in shared) * width, indices)
+    pooled = sum(part.bags * part.width for part in dealt)
+    indices = sum(part.bags * part.pooling for part in dealt)
+    return Spread((*dealt, *shared), pooled, 0, sum(part.rows for part in shared) * width, indices)
 
 
 def _dealt(rows: Sequence[int], pooling: Sequence[int], width: int, batch: int, gpus: int, cuts: bool) -> Spread:

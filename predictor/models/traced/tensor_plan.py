@@ -82,33 +82,33 @@ def check_styles(plan: Mapping[str, str], where: str) -> None:
             raise RequestError(f"{where}: {pattern}: style {style!r} is not built; nearest: {', '.join(close)}")
 
 
-def plan_of(module: nn.Module, own: Mapping[str, str] | None, tp: int, name: str) -> dict[str, Style]:
-    """Path of a module or a parameter -> style: by the user's ``own`` table, else by the plan that the module brings.
+def plan_of(module: nn.Module, given: Mapping[str, str] | None, tp: int, name: str) -> dict[str, Style]:
+    """Path of a module or a parameter -> style: by the user's ``given`` table, else by the plan that the module brings.
 
     Raises RequestError, one line, for no plan, a style that is none, or a pattern of the user's that matches nothing.
     """
     brought = next((p for a in ("tp_plan", "_tp_plan") if isinstance(p := getattr(module, a, None), Mapping) and p), {})
-    said, where = (brought, f"tp_plan of {name}") if own is None else (own, "--tp-plan")
+    said, where = (brought, f"tp_plan of {name}") if given is None else (given, "--tp-plan")
     if not said:
         raise UnsupportedError(
             f"--tp {tp}: {name} brings no tp_plan; expected --tp-plan FILE.yaml, patterns of its modules: styles"
         )
     check_styles(said, where)
     paths = [path for path, _ in (*module.named_modules(), *module.named_parameters(remove_duplicate=False)) if path]
-    found: dict[str, Style] = {}
+    styles: dict[str, Style] = {}
     for pattern, style in said.items():
         fits = Pattern(r"(.*\.)?" + re.escape(pattern).replace(r"\*", "[^.]+") + "$").match
         matched = [path for path in paths if fits(path)]
-        if not matched and own is not None:
+        if not matched and given is not None:
             close = nearest(pattern, {re.sub(r"\.\d+(?=\.|$)", ".*", path) for path in paths}, 3)
             tail = f"; nearest: {', '.join(close)}" if close else ""
             raise RequestError(f"{where}: {pattern!r} is no module and no parameter of {name}{tail}")
-        found |= dict.fromkeys(matched, STYLES[style])
-    return found
+        styles |= dict.fromkeys(matched, STYLES[style])
+    return styles
 
 
 def of_one_rank(
-    module: nn.Module, own: Mapping[str, str] | None, tp: int, name: str, record: Callable[[], Recording],
+    module: nn.Module, given: Mapping[str, str] | None, tp: int, name: str, record: Callable[[], Recording],
     trains: bool = False,
 ) -> Recording:  # fmt: skip
     """What ``record`` makes of ``module``, which is on the meta device, while it is that of one of ``tp`` ranks;
@@ -118,7 +118,7 @@ def of_one_rank(
     """
     if tp == 1:
         return record()
-    plan, rank = plan_of(module, own, tp, name), _Rank(tp, name, trains)
+    plan, rank = plan_of(module, given, tp, name), _Rank(tp, name, trains)
     whole = sum(p.numel() for p in dict.fromkeys(module.parameters()))
     try:
         for path, style in plan.items():
@@ -163,8 +163,8 @@ class _Rank:
         if isinstance(part, nn.Embedding) and style.cut == -1 and style.out == "sum":
             style = STYLES["embedding_rowwise"]  # transformers 4.x and torch say it of both
         head = self._copied(owner, part, path) if style == STYLES["colwise"] else 0
-        for own in list(part._parameters):
-            self._share(part, own, style, f"{path}.{own}", head)
+        for name in list(part._parameters):
+            self._share(part, name, style, f"{path}.{name}", head)
         self._wrap(part, style)
         if style.out == "loss":
             self._losses(module)
@@ -201,9 +201,9 @@ class _Rank:
         attention.num_key_value_groups = self._groups[id(attention)][1] * heads // self.tp
         return head
 
-    def _share(self, owner: nn.Module, own: str, style: Style, path: str, head: int = 0) -> None:
+    def _share(self, owner: nn.Module, name: str, style: Style, path: str, head: int = 0) -> None:
         """A parameter's part; of ``head`` rows where several ranks have the same."""
-        whole = owner._parameters[own]
+        whole = owner._parameters[name]
         if whole is None:
             return
         if style.gradients and whole.requires_grad:
@@ -223,14 +223,14 @@ class _Rank:
             shape[axis] = size // self.tp
             self._cut[id(whole)] = nn.Parameter(whole.new_empty(shape), requires_grad=whole.requires_grad)
             self._styles[id(whole)] = style
-        self._put(owner, own, self._cut[id(whole)])
+        self._put(owner, name, self._cut[id(whole)])
 
     def _summed(self, whole: Any) -> None:
         _noted(ALL_REDUCE, whole.grad, self.tp)
 
-    def _put(self, owner: nn.Module, own: str, local: Any) -> None:
-        self._whole.append((owner, own, owner._parameters[own]))
-        owner._parameters[own] = local
+    def _put(self, owner: nn.Module, name: str, local: Any) -> None:
+        self._whole.append((owner, name, owner._parameters[name]))
+        owner._parameters[name] = local
 
     def tie(self, module: nn.Module) -> None:
         """An embedding whose weight a head shares has the head's slice of it."""
@@ -297,8 +297,8 @@ class _Rank:
             self._loss[0].loss_function = self._loss[1]
         for part in reversed(self._wrapped):
             part.__dict__.pop("forward", None)
-        for owner, own, whole in reversed(self._whole):
-            owner._parameters[own] = whole
+        for owner, name, whole in reversed(self._whole):
+            owner._parameters[name] = whole
         for attention, groups in self._groups.values():
             attention.num_key_value_groups = groups
         self._copies.clear()

@@ -60,9 +60,9 @@ def tensors_of(asked: Sequence[Input], dtype: str) -> tuple[list[Any], dict[str,
     """Arguments and keywords of forward on the meta device; floats in ``dtype`` unless another is named."""
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
-    for one in asked:
-        made = torch.empty(one.shape, dtype=TORCH[dtype if one.dtype == "float" else one.dtype], device="meta")
-        name, _, place = one.name.partition(".")
+    for given in asked:
+        made = torch.empty(given.shape, dtype=TORCH[dtype if given.dtype == "float" else given.dtype], device="meta")
+        name, _, place = given.name.partition(".")
         if not name:
             args.append(made)
         else:
@@ -168,18 +168,18 @@ def _losses(out: Any) -> list[torch.Tensor]:
     of_output = getattr(out, "loss", None)
     if isinstance(of_output, torch.Tensor):
         return [of_output]
-    found: list[torch.Tensor] = []
+    losses: list[torch.Tensor] = []
     waiting = [out]
     while waiting:
         value = waiting.pop(0)
         if isinstance(value, torch.Tensor):
-            if value.requires_grad and not any(value is t for t in found):
-                found.append(value)
+            if value.requires_grad and not any(value is t for t in losses):
+                losses.append(value)
         elif isinstance(value, Mapping):
             waiting += list(value.values())
         elif isinstance(value, list | tuple):
             waiting += list(value)
-    return found
+    return losses
 
 
 def _backward(heads: list[torch.Tensor], recorder: Recorder, fused: bool) -> None:
@@ -236,10 +236,10 @@ def _failing_in_one_line(name: str, recorder: Recorder, module: nn.Module) -> It
 def _innermost(error: BaseException, module: nn.Module) -> str:
     """The path of the module whose forward was running when the error came."""
     names = {id(m): n for n, m in module.named_modules()}
-    found, frame = "", error.__traceback__
+    place, frame = "", error.__traceback__
     while frame is not None:
         owner = frame.tb_frame.f_locals.get("self")
         if isinstance(owner, nn.Module) and id(owner) in names:
-            found = names[id(owner)] or type(owner).__name__
+            place = names[id(owner)] or type(owner).__name__
         frame = frame.tb_next
-    return found
+    return place
