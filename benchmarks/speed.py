@@ -2,7 +2,7 @@
 """What a forecast costs: cold (a new process) and warm (one process, models that share nothing with the last one).
 
 usage: benchmarks/speed.py [--runs 9] [--models 100] [--sweep 10000] [--grid 2000] [--many 100000] [--users 10]
-                           [--cold] [--searches [3]] [--simulate] [--trace] [--json]
+                           [--seconds 8] [--cold] [--searches [3]] [--simulate] [--trace] [--json]
 
 Cold: `predict --model gpt3 --gpu h100` into a pipe against `python -c "import numpy, yaml"`, in turn: CPU time of each
 process, wall time and peak memory; the medians, and those of the ratios. `--cold` measures this alone. Warm: dense
@@ -306,11 +306,10 @@ def answers(count: int) -> dict[str, float]:
     return {"answers": count, "cpu_ms": statistics.median(pair.cpu_s) * 1e3} | pair.figures()
 
 
-def page(users: int) -> dict[str, float]:
-    """What an answer of the page costs, and how many a second ``users`` get on loopback."""
+def page(users: int, seconds: float) -> dict[str, float]:
+    """What an answer of the page costs, and how many a second ``users`` get on loopback in so many seconds."""
     import ui_load
 
-    seconds = 8.0
     times = ui_load.load(users, seconds)
     return answers(300) | {
         "users": users,
@@ -344,6 +343,36 @@ def searches(runs: int) -> dict[str, dict[str, float]]:
     return rows
 
 
+def show(result: dict[str, Any], runs: int) -> None:
+    """Print what was measured, in words; ``runs`` pairs of cold commands."""
+    c = result["cold"]
+    print(f"machine: {result['machine']}")
+    print(f"cold: predict {c['predict_cpu_s'] * 1e3:.0f} ms of CPU, import numpy, yaml", end=" ")
+    print(f"{c['import_numpy_yaml_cpu_s'] * 1e3:.0f} ms: ratio {c['cpu_ratio']:.2f}, of wall time", end=" ")
+    print(f"{c['wall_ratio']:.2f}; {c['peak_mib']:.0f} MiB at its peak (medians of {runs} in turn)")
+    if "warm" not in result:
+        return
+    w, s = result["warm"], result["sweep"]
+    print(f"warm: {w['median_ms']:.2f} ms a forecast (median of {w['models']:.0f} models), p90 {w['p90_ms']:.2f} ms,")
+    print(f"      {w['cpu_ms']:.2f} ms of CPU; {w['yardsticks']:.2f} yardsticks of {w['yardstick_ms']:.2f} ms")
+    print(f"sweep: {s['wall_ms']:.2f} ms a point, {s['cpu_ms']:.2f} ms of CPU ({s['points']:,.0f} serving points);")
+    print(f"      {s['yardsticks']:.2f} yardsticks of {s['yardstick_ms']:.2f} ms")
+    g = result["grid"]
+    print(
+        f"grid: {g['wall_ms']:.3f} ms a point with its interval, {g['cpu_ms']:.3f} ms of CPU; {g['points']:,.0f} points"
+    )
+    print(f"      of batch x length x tp; {g['yardsticks']:.3f} yardsticks of {g['yardstick_ms']:.2f} ms")
+    m, p = result["many"], result["page"]
+    print(
+        f"many: {m['points']:,.0f} points in {m['wall_s']:.1f} s, {m['cpu_s']:.1f} s of CPU, {m['peak_mib']:.0f} MiB at"
+    )
+    print(f"      its peak; {m['yardsticks']:.3f} yardsticks a point")
+    print(f"page: {p['a_second']:.0f} answers a second for {p['users']:.0f} users, median {p['median_ms']:.0f} ms;")
+    print(
+        f"      {p['cpu_ms']:.2f} ms of CPU an answer, {p['yardsticks']:.2f} yardsticks of {p['yardstick_ms']:.2f} ms"
+    )
+
+
 def main() -> int:
     """Print all of them, or the searches."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -353,6 +382,7 @@ def main() -> int:
     parser.add_argument("--grid", type=int, default=2000, metavar="POINTS")
     parser.add_argument("--many", type=int, default=100_000, metavar="POINTS")
     parser.add_argument("--users", type=int, default=10)
+    parser.add_argument("--seconds", type=float, default=8.0, help="for how long the users ask")
     parser.add_argument("--cold", action="store_true", help="the cold command alone")
     parser.add_argument("--searches", type=int, nargs="?", const=3, metavar="RUNS", help="the searches alone")
     parser.add_argument("--simulate", action="store_true", help="10,000 requests under load alone")
@@ -376,36 +406,11 @@ def main() -> int:
     if not arguments.cold:
         result |= {"many": many(arguments.many)}  # before this process grows: whom it starts counts its peak, too
         result |= {"warm": warm(arguments.models), "sweep": sweep(arguments.sweep), "grid": grid(arguments.grid)}
-        result |= {"page": page(arguments.users)}
+        result |= {"page": page(arguments.users, arguments.seconds)}
     if arguments.json:
         print(json.dumps(result, indent=2))
         return 0
-    c = result["cold"]
-    print(f"machine: {result['machine']}")
-    print(f"cold: predict {c['predict_cpu_s'] * 1e3:.0f} ms of CPU, import numpy, yaml", end=" ")
-    print(f"{c['import_numpy_yaml_cpu_s'] * 1e3:.0f} ms: ratio {c['cpu_ratio']:.2f}, of wall time", end=" ")
-    print(f"{c['wall_ratio']:.2f}; {c['peak_mib']:.0f} MiB at its peak (medians of {arguments.runs} in turn)")
-    if arguments.cold:
-        return 0
-    w, s = result["warm"], result["sweep"]
-    print(f"warm: {w['median_ms']:.2f} ms a forecast (median of {w['models']:.0f} models), p90 {w['p90_ms']:.2f} ms,")
-    print(f"      {w['cpu_ms']:.2f} ms of CPU; {w['yardsticks']:.2f} yardsticks of {w['yardstick_ms']:.2f} ms")
-    print(f"sweep: {s['wall_ms']:.2f} ms a point, {s['cpu_ms']:.2f} ms of CPU ({s['points']:,.0f} serving points);")
-    print(f"      {s['yardsticks']:.2f} yardsticks of {s['yardstick_ms']:.2f} ms")
-    g = result["grid"]
-    print(
-        f"grid: {g['wall_ms']:.3f} ms a point with its interval, {g['cpu_ms']:.3f} ms of CPU; {g['points']:,.0f} points"
-    )
-    print(f"      of batch x length x tp; {g['yardsticks']:.3f} yardsticks of {g['yardstick_ms']:.2f} ms")
-    m, p = result["many"], result["page"]
-    print(
-        f"many: {m['points']:,.0f} points in {m['wall_s']:.1f} s, {m['cpu_s']:.1f} s of CPU, {m['peak_mib']:.0f} MiB at"
-    )
-    print(f"      its peak; {m['yardsticks']:.3f} yardsticks a point")
-    print(f"page: {p['a_second']:.0f} answers a second for {p['users']:.0f} users, median {p['median_ms']:.0f} ms;")
-    print(
-        f"      {p['cpu_ms']:.2f} ms of CPU an answer, {p['yardsticks']:.2f} yardsticks of {p['yardstick_ms']:.2f} ms"
-    )
+    show(result, arguments.runs)
     return 0
 
 

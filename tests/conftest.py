@@ -6,6 +6,7 @@ import atexit
 import gc
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -44,6 +45,8 @@ for name in ("LANGUAGE", *filter(lambda each: each.startswith("LC_"), list(os.en
     os.environ.pop(name, None)
 os.environ["LC_ALL"] = "C.UTF-8"  # messages of the C library in English, on every machine
 os.umask(0o022)
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a script's `pytest &` begins: deaf, and its children with it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # Hundreds of processes import the package: it is compiled once, not by each of them; so are the tests' assertions.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False

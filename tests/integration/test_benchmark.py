@@ -16,19 +16,16 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 speed = importlib.import_module("speed")
 
 
-def run(*words: str) -> str:
-    command = [sys.executable, str(ROOT / "benchmarks" / "speed.py"), "--runs", "1", "--models", "6", "--sweep", "30"]
-    command += ["--grid", "30"]
-    return subprocess.run([*command, *words], check=True, capture_output=True, text=True, cwd="/").stdout
-
-
-def test_every_figure_stands_beside_the_yardstick_and_the_machine() -> None:
-    found = json.loads(run("--json"))
-    assert f"{len(os.sched_getaffinity(0))} cores, Python {sys.version.split()[0]}" in found["machine"]
+def test_every_figure_stands_beside_the_yardstick_and_the_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "--json --runs 1 --models 6 --sweep 30 --grid 30 --many 300 --users 2 --seconds 1"
+    command = [sys.executable, str(ROOT / "benchmarks" / "speed.py"), *words.split()]
+    figures = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, cwd="/").stdout)
+    assert f"{len(os.sched_getaffinity(0))} cores, Python {sys.version.split()[0]}" in figures["machine"]
     for name in ("warm", "sweep", "grid"):
-        assert 0.02 < found[name]["yardstick_ms"] < 200
-        assert 0.1 < found[name]["yardsticks"] < 100
-    text = run()
+        assert 0.02 < figures[name]["yardstick_ms"] < 200
+        assert 0.1 < figures[name]["yardsticks"] < 100
+    speed.show(figures, 1)
+    text = capsys.readouterr().out
     assert text.startswith("machine: ") and text.count(" yardsticks of ") == 4
 
 
