@@ -27,7 +27,7 @@ from predictor.hardware.generation import chip, generation, runs_mma
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.hardware.what_if import as_filed
 from predictor.kernels.base import Batch
-from predictor.kernels.device import Device
+from predictor.kernels.device import Device, sustained_share, tensor_rate
 from predictor.kernels.explanation import COUNT, Explanation, constant_terms, terms
 from predictor.kernels.knots import Answers, Corners, Grid, Knots
 from predictor.kernels.named import Named, of_a_form
@@ -48,6 +48,9 @@ _SIBLING_SMS, _NO_SIBLING_SMS = 1.25, 1.5
 #: Siblings answer together, each by its distance to this power. Source: Shepard (1968), "A two-dimensional
 #: interpolation function for irregularly-spaced data", who recommends 2.
 _BY_DISTANCE = -2.0
+#: Power holds a board whose peak it cuts to less than this share: what the law of power is off by where it holds none,
+#: RTX PRO 6000's 0.93. Source: bf16 products of 8,192 on it, over those of A100.
+_HELD = 0.93
 #: Siblings closer than this (a logarithm) are the board itself, and shares below it are dropped: chosen by hand, not
 #: from data.
 _SAME_BOARD = 1e-3
@@ -191,7 +194,7 @@ class Corrections:
         """(distance, of it by SMs, name) of those with up to ``most`` times the SMs or as few, the nearest first."""
         near: list[tuple[float, float, str]] = []
         for name, scalars in self._devices.items():
-            if name != gpu.id and self._same_chip(name, gpu):
+            if name != gpu.id and self._same_chip(name, gpu) and not _starved(scalars, gpu):
                 other = next(iter(scalars.values()))
                 apart = abs(math.log(other.sms / gpu.sm_count))
                 if apart <= math.log(most):
@@ -343,6 +346,20 @@ class Corrections:
     def gpus(self) -> tuple[str, ...]:
         """Ids of the GPUs that were measured, sorted."""
         return tuple(sorted({key.split("|", 1)[0] for key in self.cores} - set(SHARED)))
+
+
+def _starved(scalars: Mapping[str, Device], gpu: GPUSpec) -> bool:
+    """Whether power holds a measured board, of such scalars, where it does not hold ``gpu``, which has the same chip
+    with less of its tensor cores.
+
+    Its rows have its clock in long products, and ``gpu`` has another. Source: bf16 products of 256 rows and more,
+    142 to 166 of 165 TFLOP/s on RTX 4090 (LLMServingSim's kernel tables); 8,192 of all three sizes on L40S, 212 of 362
+    (AIConfigurator's). L40, which has RTX 4090's tensor cores on 300 W, is as slow as L40S (PipeWeave's prefills).
+    """
+    known, full = scalars.get("bf16"), gpu.matrix_rates.get("fp16")
+    if known is None or not full or tensor_rate(gpu, "bf16") >= known.tensor_rate or sustained_share(gpu) < 1.0:
+        return False
+    return known.peak_flops < _HELD * known.tensor_rate * full * known.sms * known.clock_hz
 
 
 def _adapted(manifest: Mapping[str, Any], weights: Mapping[str, npt.NDArray[Any]]) -> dict[str, Adapted]:

@@ -268,6 +268,20 @@ def test_a_sibling_with_other_sms_fades() -> None:
     assert gemm._corrections.shares(replace(between(0.0), sm_count=60)) == ()
 
 
+def test_a_board_that_power_starves_is_no_sibling_of_a_card_that_it_does_not() -> None:
+    """L40S runs long products at 0.6 of its clock. RTX 4090 has half of its tensor rate and more watts; L40 has the
+    rate of the one and fewer watts than the other."""
+    l40s, held = load_gpu("l40s"), load_gpu("l40")
+    rows = pd.DataFrame(rows_of(_gemms()[:54], l40s, 0.7, op="gemm", framework="vllm"))
+    corrections = Corrections(*fit_serving.fit_gemm(rows, {l40s.id: l40s}, seed=0), TensorCoreGemm.forms)
+    assert corrections.siblings(held) == corrections.siblings(load_gpu("rtx-6000-ada")) == ("l40s",)
+    assert corrections.siblings(load_gpu("rtx-4090")) == ()
+    fed = replace(l40s, power_limit_w=2.0 * l40s.power_limit_w)
+    rows = pd.DataFrame(rows_of(_gemms()[:54], fed, 0.7, op="gemm", framework="vllm"))
+    corrections = Corrections(*fit_serving.fit_gemm(rows, {fed.id: fed}, seed=0), TensorCoreGemm.forms)
+    assert corrections.siblings(load_gpu("rtx-4090")) == ("l40s",)
+
+
 def test_trees_are_asked_about_the_board_and_not_its_variant(gemm: TensorCoreGemm) -> None:
     """What is varied changes the core alone: the factor of the trees stays, of a measured board and of any other."""
     ops: list[Op] = [Gemm("bf16", m, 4096, 4096) for m in (1, 64, 512, 8192)]
