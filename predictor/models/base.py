@@ -143,6 +143,10 @@ class Model(ABC):
         """What images pass on their way to it; None for a model that sees nothing."""
         return None
 
+    def tower_model(self) -> Model:
+        """The layers of its `tower`, with what is before and after them, as a model of their own."""
+        raise NotImplementedError  # of models that see nothing
+
     def seeing(self) -> Self:
         """The model with its tower, which its config was not read without."""
         return self
@@ -265,6 +269,10 @@ class Model(ABC):
         out over ``tp`` GPUs, as pattern of a module's path -> style, or `CLASS_PLAN`;
         only of a model that has `Feature.PLAN`."""
         return self, ()
+
+    def check_adapters(self, targets: str) -> None:
+        """UnsupportedError, one line, where ``targets`` (`--lora-targets`) name what is none of its linear layers."""
+        return
 
     @abstractmethod
     def check_tensor(self, tp: int, spread: bool = False) -> None:

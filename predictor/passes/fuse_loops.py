@@ -57,7 +57,7 @@ def fuse_loops(graph: Graph, engine: Engine, attention: str = "flash") -> Graph:
     blocks = tuple(with_attention(block, readers) if attention == "flash" else block for block in graph.blocks)
     if any(new is not old for new, old in zip(blocks, graph.blocks, strict=True)):
         readers = _readers(replace(graph, blocks=blocks))
-    return Graph(tuple(_fused(block, readers) for block in blocks), True, graph.recorded)
+    return replace(graph, blocks=tuple(_fused(block, readers) for block in blocks), fused=True)
 
 
 def _products_quantize(graph: Graph, engine: Engine) -> Graph:

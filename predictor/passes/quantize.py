@@ -31,21 +31,18 @@ _PRODUCTS = Gemm, MoE, Attention
 
 def quantize(graph: Graph, formats: Formats) -> Graph:
     """``graph`` in ``formats``; the very same one where it computes in them already."""
-    if not formats.layers and not any(_format(n, formats, graph.recorded) for b in graph.blocks for n in b.nodes):
+    if not formats.layers and not any(_format(n, formats) for b in graph.blocks for n in b.nodes):
         return graph
     tables = {id(t) for b in graph.blocks for n in b.nodes if isinstance(n.op, Embedding) for t in n.inputs}
-    blocks = [
-        replace(block, nodes=_in_formats(block, of, tables, graph.recorded))
-        for block, of in _split(graph.blocks, formats)
-    ]
+    blocks = [replace(block, nodes=_in_formats(block, of, tables)) for block, of in _split(graph.blocks, formats)]
     return replace(graph, blocks=tuple(blocks))
 
 
-def _format(node: Node, formats: Formats, recorded: bool) -> Format | None:
+def _format(node: Node, formats: Formats) -> Format | None:
     """The format that a product has to be brought into; None for what has it, and for what is no product.
 
-    A product that the builder writes wider than all others stays as wide (Switch's router), and one that is recorded
-    narrower than the run's numbers as narrow (autocast in a run of fp32).
+    A product that the model has wider than all others stays as wide (Switch's router), and one that it has narrower
+    than the run's numbers as narrow (autocast in a run of fp32).
     """
     op = node.op
     if op.unit != "matrix" or not isinstance(op, _PRODUCTS):
@@ -55,7 +52,7 @@ def _format(node: Node, formats: Formats, recorded: bool) -> Format | None:
         form = Format(form.dtype)
     if (op.dtype, getattr(op, "quant", "")) == form or bytes_of(op.dtype) > bytes_of(formats.high.dtype):
         return None
-    return None if recorded and bytes_of(op.dtype) < bytes_of(form.dtype) else form
+    return None if bytes_of(op.dtype) < bytes_of(form.dtype) else form
 
 
 def _of_its_layer(node: Node, formats: Formats) -> Formats:
@@ -65,12 +62,12 @@ def _of_its_layer(node: Node, formats: Formats) -> Formats:
     return formats.at(numbers[0]) if numbers else formats
 
 
-def _in_formats(block: Block, formats: Formats, tables: set[int], recorded: bool) -> tuple[Node, ...]:
+def _in_formats(block: Block, formats: Formats, tables: set[int]) -> tuple[Node, ...]:
     """The nodes of a block in their formats. ``tables``: ids of the weights that embeddings read, too, which stay."""
     nodes: list[Node] = []
     weights: dict[int, Tensor] = {}
     for node in block.nodes:
-        form = _format(node, formats if block.layers else _of_its_layer(node, formats), recorded)
+        form = _format(node, formats if block.layers else _of_its_layer(node, formats))
         if form is None:
             nodes.append(node)
             continue

@@ -126,9 +126,7 @@ class Training:
                 f"--lora {self.lora}: the rank exceeds the width {width:,} of {model.name}; expected less"
             )
         if self.lora_targets is not None:
-            from predictor.models.built.adapted import check_targets  # names of classes: few runs have any
-
-            check_targets(self.lora_targets, model)
+            model.check_adapters(self.lora_targets)
         if self.capacity_factor and (not model.experts or model.expert_capacity or not engine.fuses):
             why = f"--execution {engine.name} runs experts one by one, and drops no tokens; expected 0"
             if not model.experts or model.expert_capacity:

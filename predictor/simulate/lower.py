@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from predictor.engines import EAGER, Engine
 from predictor.errors import UnsupportedError
-from predictor.files.records import replace
 from predictor.formats.dtypes import bytes_of
 from predictor.formats.parts import Formats, plain
 from predictor.formats.quantization import CURRENT, UNPACKED_FIRST
-from predictor.graph import Graph, Node
+from predictor.graph import Graph
 from predictor.models.base import CACHED, Feature, Model
 from predictor.models.step import Step
-from predictor.ops import Attention
 from predictor.passes.freeze import freeze
 from predictor.passes.name_parts import with_parts
 from predictor.passes.quantize import quantize
@@ -152,18 +150,6 @@ def split_inputs(graph: Graph, how: Lowering) -> Graph:
 def name_parts(graph: Graph, how: Lowering) -> Graph:
     """Products say of which part of the model they are, read off the paths of modules where the model says none."""
     return graph if how.model.supports(Feature.NAMES) else with_parts(graph)
-
-
-def read_cache(graph: Graph, how: Lowering) -> Graph:
-    """Fused attention of a recorded graph over the format of the KV cache, which recorders know nothing of."""
-    dtype = how.step.kv_dtype
-    if not graph.recorded or not how.step.cached or not dtype:
-        return graph
-
-    def over_cache(node: Node) -> Node:
-        return replace(node, op=replace(node.op, kv_dtype=dtype)) if isinstance(node.op, Attention) else node
-
-    return replace(graph, blocks=tuple(replace(b, nodes=tuple(map(over_cache, b.nodes))) for b in graph.blocks))
 
 
 def set_formats(graph: Graph, how: Lowering) -> Graph:
@@ -368,7 +354,7 @@ def choose_tokens(graph: Graph, how: Lowering) -> Graph:
 Pass = Callable[[Graph, Lowering], Graph]
 #: Over the graph of the whole model, or of what it gives of a rank.
 OF_ALL: tuple[Pass, ...] = (
-    split_inputs, name_parts, read_cache, set_formats, exchange_heads, share_experts, differentiate,
+    split_inputs, name_parts, set_formats, exchange_heads, share_experts, differentiate,
 )  # fmt: skip
 #: What follows: one rank of a mesh, its kernels in its engine, and what serving or training puts around them.
 OF_A_RANK: tuple[Pass, ...] = (

@@ -255,9 +255,7 @@ def memory_of(run: Run, plan: Plan, most: Any = None) -> Memory:
     weights = _weight_bytes(run.config, run.numbers.formats, mesh_of(work)) if parts else _read_off(plan, run)
     tower = run.config.tower if work.serving is not None and work.serving.images is not None else None
     if tower is not None:  # layers are split, what is before and after them is whole on each GPU
-        from predictor.models.built.config import of_tower  # a traced model starts without it
-
-        of_layers = parameters(of_tower(tower, run.config.name)) / tower.ranks(work.parallelism.tp)
+        of_layers = parameters(run.config.tower_model()) / tower.ranks(work.parallelism.tp)
         weights = weights + (of_layers + tower.end_parameters) * run.numbers.formats.high.weight_bytes
     cache = cache_bytes(run.config, work, run.numbers, run.config.stack(plan.first))
     if work.serving is not None and work.serving.drafts:

@@ -93,8 +93,6 @@ def plan_of(run: Run, captured: bool = True) -> Plan:
 
 def _tower_graph(run: Run, images: Pictures) -> Graph:
     """The pass of the images of all sequences of a rank through the model's tower, in 16 bit."""
-    from predictor.models.built.config import of_tower  # a traced model starts without it
-
     work, tower = run.work, run.config.tower
     assert tower is not None
     count = first(work.sequences_a_pass) * images.number * images.sequences
@@ -102,7 +100,7 @@ def _tower_graph(run: Run, images: Pictures) -> Graph:
     mesh = mesh_of(work)
     if mesh is not None and tower.ranks(mesh.degree("tp")) == 1:
         mesh = None  # a copy on each GPU
-    return lower(Lowering(of_tower(tower, run.config.name), step, mesh, None, work.engine))
+    return lower(Lowering(run.config.tower_model(), step, mesh, None, work.engine))
 
 
 class _Passes(NamedTuple):

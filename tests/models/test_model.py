@@ -51,6 +51,18 @@ def test_nothing_outside_of_models_asks_where_a_model_came_from() -> None:
     assert not [fork for path in outside for fork in forks(path)]
 
 
+def test_one_pass_alone_asks_how_a_graph_is_written() -> None:
+    """Its kernels fuse by the rules of builders, or by those of a compiler; other passes are the same for both."""
+    outside = (path for path in PACKAGE.rglob("*.py") if not {"models", "graph"} & {p.name for p in path.parents})
+    readers = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in outside
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr == "recorded"
+    }
+    assert readers == {"passes/fuse.py"}
+
+
 def test_a_fork_would_be_seen(tmp_path: Path) -> None:
     file = tmp_path / "caller.py"
     file.write_text("def f(m):\n    return isinstance(m, (int, TracedModel)) or recorded(m) is None\n")

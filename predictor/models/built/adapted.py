@@ -36,18 +36,17 @@ def is_adapted(targets: str, part: str, name: str, config: ModelConfig) -> bool:
     return targets == ALL_LINEAR or not _names(part, name, config).isdisjoint(targets.split(","))
 
 
-def check_targets(targets: str, model: Model) -> None:
+def check_targets(targets: str, config: ModelConfig) -> None:
     """UnsupportedError, one line, for a name that is none of the model's linear layers."""
     if targets in (ALL_LINEAR, ATTENTION_LINEAR):
         return
-    config: ModelConfig = model.stack()  # type: ignore[assignment]  # a model that takes adapters is built
     layers = [_names(part, name, config) for part, name in _layers_of(config)]
     known = sorted({max(names, key=len) for names in layers} | {name for names in layers for name in names})
     for target in targets.split(","):
         if target not in known:
             close = "".join(f"; nearest: {name}" for name in nearest(target, known, n=1))
             raise UnsupportedError(
-                f"--lora-targets {target}: no linear layer of {model.name}; expected all, attention, or some of"
+                f"--lora-targets {target}: no linear layer of {config.name}; expected all, attention, or some of"
                 f" {', '.join(known)}{close}"
             )
 

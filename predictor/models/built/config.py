@@ -235,6 +235,11 @@ class ModelConfig(Model):
             )
         return ""
 
+    def check_adapters(self, targets: str) -> None:
+        from predictor.models.built.adapted import check_targets  # names of classes: few runs have any
+
+        check_targets(targets, self)
+
     def check_tensor(self, tp: int, spread: bool = False) -> None:
         """RequestError that names every size that ``tp`` does not divide, and the nearest degree that works."""
         wrong = self._undivided(tp, spread)
@@ -291,6 +296,10 @@ class ModelConfig(Model):
 
     def weight_bytes_of_stage(self, formats: Formats, local: Local, share: float) -> float:
         return heaviest_stage_bytes(self, formats, local, share)
+
+    def tower_model(self) -> ModelConfig:
+        assert self.tower is not None
+        return of_tower(self.tower, self.name)
 
     def seeing(self) -> ModelConfig:
         return replace(self, assumed=tuple(said for said in self.assumed if not said.startswith("vision_config")))

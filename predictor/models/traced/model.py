@@ -11,13 +11,14 @@ from predictor.engines import Engine
 from predictor.errors import RequestError, UnsupportedError
 from predictor.files.records import dataclass, replace
 from predictor.formats.parts import Checkpoint, Formats
-from predictor.graph.graph import Graph
+from predictor.graph.graph import Graph, Node
 from predictor.graph.recording import Recording
 from predictor.graph.samples import TOKENS
 from predictor.models.base import CLASS_PLAN, Feature, Local, Model, Stack, whole
-from predictor.models.built.config import ModelConfig
+from predictor.models.built.config import ModelConfig, of_tower
 from predictor.models.built.vision import VisionTower
 from predictor.models.step import Step
+from predictor.ops.attention import Attention
 from predictor.ops.gemm import Gemm
 
 
@@ -194,11 +195,16 @@ class TracedModel(Model):
             raise RequestError(f"--tp {tp}: the axes of {self.name} have no names, by which they are cut; expected 1")
 
     def graph(self, step: Step, accumulate: bool | None = None, tp: int = 1) -> Graph:
-        """What was recorded on one of ``tp`` ranks, with the real backward pass in training."""
+        """What was recorded on one of ``tp`` ranks, with the real backward pass in training; attention reads the KV
+        cache in its format, which recorders know nothing of."""
         graph = self.source.record(step, accumulate, tp).graph
         if not any(block.nodes for block in graph.blocks):
             raise RequestError(f"{self.name}: runs no operator; expected a model that computes something")
-        return graph
+        return _over_cache(graph, step.kv_dtype) if graph.recorded and step.cached and step.kv_dtype else graph
+
+    def tower_model(self) -> ModelConfig:
+        assert self.tower is not None
+        return of_tower(self.tower, self.name)
 
     def graph_of_part(self, step: Step, accumulate: bool | None, tp: int, cp: int) -> Graph | None:
         part = self.source.part(cp)
@@ -278,3 +284,12 @@ def not_its_class(built: ModelConfig, engine: Engine, mode: str, tp: int) -> str
     if built.is_encoder_decoder and mode in ("prefill", "decode", "generate"):
         return f"--mode {mode} of an encoder-decoder computes logits of the last token only"
     return ""
+
+
+def _over_cache(graph: Graph, kv_dtype: str) -> Graph:
+    """``graph`` with all fused attention over a cache in ``kv_dtype``."""
+
+    def over_cache(node: Node) -> Node:
+        return replace(node, op=replace(node.op, kv_dtype=kv_dtype)) if isinstance(node.op, Attention) else node
+
+    return replace(graph, blocks=tuple(replace(b, nodes=tuple(map(over_cache, b.nodes))) for b in graph.blocks))
