@@ -13,6 +13,7 @@ from predictor.engines import Engine
 from predictor.engines.software import remark
 from predictor.errors import SpecError
 from predictor.files.records import replace
+from predictor.forecast.notes import board_notes, falling_notes, model_notes
 from predictor.graph import OPTIMIZER
 from predictor.graph.samples import TOKENS
 from predictor.hardware.gpu import GPUSpec
@@ -20,7 +21,6 @@ from predictor.kernels.artifact import ArtifactSet, RooflineOnly
 from predictor.models.built.keys import ignored_notes
 from predictor.request.run import Run
 from predictor.simulate.answer import Prediction
-from predictor.simulate.board_notes import board_notes
 from predictor.simulate.breakdown import (
     check_strict,
     classes,
@@ -34,7 +34,6 @@ from predictor.simulate.breakdown import (
 from predictor.simulate.capacity import advised
 from predictor.simulate.capture import capture_notes
 from predictor.simulate.columns import plain, planned, points, records_apart
-from predictor.simulate.falling import falling_notes
 from predictor.simulate.interval import RunSpread, facts_of, interval_of, range_notes, run_spread
 from predictor.simulate.memory import Memory, memory_of, parameters
 from predictor.simulate.plan import plan_of
@@ -269,7 +268,7 @@ class Forecast:
         unknown = unknown_shares(op_times, table)
         taken = remark(run.work.execution, run.work.software)
         known = run.numbers.notes + board_notes(run.gpu, run.work.parallelism.num_gpus)
-        known += _model_notes(run) + ignored_notes(run.config.ignored)
+        known += model_notes(run) + ignored_notes(run.config.ignored)
         known += context_notes(run.config, run.work) + capture_notes(run)
         training = run.work.training
         if training is not None and training.lora_targets is not None:
@@ -400,13 +399,3 @@ def _operators(known: Known, key: tuple[GPUSpec, Engine, int], run: Run, interva
 def _forget(known: Known) -> None:
     for key in [key for key, operators in known.items() if len(operators.rows) > REMEMBERED]:
         del known[key]
-
-
-def _model_notes(run: Run) -> tuple[str, ...]:
-    """What is said of the model; with images, not that they are left out."""
-    notes = run.config.notes
-    if run.work.serving is None or run.work.serving.images is None:
-        return notes
-    from predictor.models.built.stand_in import LANGUAGE_ALONE  # few runs have images
-
-    return tuple(note for note in notes if note != LANGUAGE_ALONE.format(run.config.name))

@@ -36,8 +36,7 @@ from predictor.graph.saved_checks import (
 )
 from predictor.graph.tensor import ROLES, Tensor
 from predictor.ops import OPERATORS, Op, Opaque
-from predictor.ops.by_hand import HandGelu
-from predictor.ops.elementwise import Accumulate
+from predictor.ops.elementwise import Accumulate, HandGelu
 from predictor.ops.recurrent import Recurrence
 
 SCHEMA, VERSION = "tilecast graph", 1

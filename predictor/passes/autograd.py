@@ -9,6 +9,8 @@ that several nodes have (a tied embedding's) are summed, unless each is added to
 
 from __future__ import annotations
 
+from collections import Counter
+
 from predictor.files.records import replace
 from predictor.graph.graph import OPTIMIZER, Block, Graph, Node
 from predictor.graph.tensor import ACTIVATION, GRADIENT, WEIGHT, Tensor
@@ -16,7 +18,9 @@ from predictor.ops.base import BACKWARD, EVERY, Gradient, Op
 from predictor.ops.elementwise import Accumulate, Elementwise, Reduce
 from predictor.ops.gemm import output_dtype
 from predictor.ops.optimizer import OptimizerStep
-from predictor.passes.flow import Read, gradient_flow
+
+#: By node of a block, the activations that it reads and hands a gradient to; None where it gets none itself.
+Read = list[list[Tensor] | None]
 
 
 def joint(forward: Graph, accumulate: bool = False) -> Graph:
@@ -402,3 +406,36 @@ def optimizer_graph(parameters: int, kind: str, mixed: bool) -> Graph:
     step = OptimizerStep("fp32", parameters, kind, mixed)
     node = Node(step, f"{kind} step", phase=OPTIMIZER, host_calls=step.kernels())
     return Graph((Block("optimizer", (node,)),))
+
+
+def gradient_flow(graph: Graph) -> tuple[list[Read], set[int]]:
+    """What gradients flow through: what depends on a weight. Beside it, by id, the tensors that several blocks or
+    repetitions read from outside, and that no block hands on."""
+    live: set[int] = set()
+    times: Counter[int] = Counter()
+    blocks = []
+    for block in graph.blocks:
+        made: set[int] = set()
+        outside: set[int] = set()
+        rows: Read = []
+        if block.carried and block.repeat > 1:  # all runs but the first get it from the run before
+            live.add(id(block.carried[0].storage))
+        for node in block.nodes:
+            read, through = [], False
+            for t in node.inputs:
+                if t.role == WEIGHT:
+                    through = True
+                elif t.role == ACTIVATION:
+                    key = id(t.storage)
+                    if key in live:
+                        read.append(t)
+                        if key not in made:
+                            outside.add(key)
+            outputs = [id(t) for t in node.outputs if t.role == ACTIVATION] if through or read else ()
+            made.update(outputs)
+            live.update(outputs)
+            rows.append(read if outputs else None)
+        blocks.append(rows)
+        handed = id(block.carried[0].storage) if block.carried else 0
+        times.update({key: 1 if key == handed else block.repeat for key in outside})
+    return blocks, {key for key, count in times.items() if count > 1}

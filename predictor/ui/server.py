@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
 from starlette.applications import Starlette
@@ -14,11 +15,15 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from predictor import __version__
 from predictor.errors import RequestError
 from predictor.files.commands import check_working_folder
+from predictor.hardware.gpu import all_names
+from predictor.hardware.what_if import PARAMETERS
+from predictor.models.built.load import aliases, catalogue
 from predictor.report.pages import TEMPLATES as REPORT_TEMPLATES
+from predictor.report.pages import environment
 from predictor.ui.desk import Desk
-from predictor.ui.document import TEMPLATES, document
 from predictor.ui.fields import Field
 from predictor.ui.searches import Kind, Searches
 
@@ -39,6 +44,9 @@ _HEADERS = {
     "Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }  # fmt: skip
+TEMPLATES = Path(__file__).parent / "templates"
+#: What the page opens with, where the link says nothing.
+MODEL, BOARDS = "llama-3.1-8b", ("h100", "a100")
 
 
 class OnlyHere:
@@ -192,3 +200,13 @@ def serve(port: int, fields: Sequence[Field], kinds: Sequence[Kind] = (), artifa
     with suppress(KeyboardInterrupt):
         asyncio.run(uvicorn.Server(config).serve(sockets=[listener]))
     return 0
+
+
+def document(fields: Sequence[Field], kinds: Sequence[Kind]) -> str:
+    """The whole page."""
+    return environment(TEMPLATES).get_template("ui.html").render(
+        version=__version__, model=MODEL, boards=BOARDS, kinds=kinds, parameters=PARAMETERS,
+        first=[field for field in fields if field.common],
+        rest=[field for field in fields if not field.common],
+        lists=(("models", sorted({*catalogue(), *aliases()})), ("gpus", all_names())),
+    ).lstrip()  # fmt: skip

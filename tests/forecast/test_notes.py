@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from predictor import predict
+from predictor.forecast.notes import board_notes
 from predictor.hardware.gpu import load_gpu
 from predictor.hardware.what_if import with_values
-from predictor.simulate.board_notes import board_notes
 
 
 def test_assumed_values_and_announced_boards_are_named() -> None:

@@ -11,7 +11,7 @@ import predictor
 from predictor.hardware.gpu import load_gpu
 from predictor.kernels.artifact import load_artifacts
 from predictor.kernels.base import predict_kernels
-from predictor.kernels.token_curve import KNOTS, between, never_falling
+from predictor.kernels.moe.estimator import KNOTS, between, never_falling
 from predictor.models.built import Step, build, load_config
 from predictor.ops import MoE
 from tests.catalogue import MODELS

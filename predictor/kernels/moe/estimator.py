@@ -21,7 +21,6 @@ from predictor.kernels.base import Batch
 from predictor.kernels.device import Device
 from predictor.kernels.moe.core import Constants, CoreTime, Shapes, core_time, features
 from predictor.kernels.residual import SHARED, Corrections, ServingEstimator, by_variant
-from predictor.kernels.token_curve import KNOTS, between, never_falling
 from predictor.ops.moe import MoE
 from predictor.ops.roofline import FloatArray
 from predictor.ops.routing import POWER_LAW, Loads, drawn, expert_loads, exponent_of
@@ -46,10 +45,17 @@ _SAME_CORE = 1e-3
 #: Curves that are kept for a GPU, library and variant: guards against memory without end, chosen by hand, not from
 #: data.
 _CURVES = 4096
-
-
 #: The variant in 16 bit, and where in a layer its matrices stand.
 _WIDE, _MATRICES = "bf16", _LAYER.index("matrices")
+#: Token counts at which a layer is asked: those of the tables that MoE layers are fitted on. Learned corrections know
+#: them, and step between them and up and down at them as noise and changes of kernel have it. So the answers become a
+#: curve that never falls, as more tokens are never less work, and what lies between two counts is a line in the
+#: logarithms. Source: AIConfigurator's moe_perf tables, all that they hold.
+KNOTS = np.array([
+    1, 2, 4, 8, 16, 32, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144,
+    8192, 12288, 16384, 20480, 32768, 65536,
+], dtype=np.float64)  # fmt: skip
+_LOG_KNOTS = np.log(KNOTS)
 
 
 class _Kernels(NamedTuple):
@@ -257,3 +263,22 @@ def _at_knots(layers: Sequence[Layer], itemsize: float, tiling: str) -> Shapes:
         parts.append((at, expert_loads(distribution, tokens[at], experts[at], top_k[at], ep[at])))
     exponents = np.repeat([exponent_of(layer[-1]) for layer in layers], count)
     return Shapes.of(columns, Loads.joined(parts), exponents, itemsize, tiling)
+
+
+def never_falling(values: FloatArray) -> FloatArray:
+    """The middle of the two tightest curves that never fall around ``values`` (m, k): none below them, none above.
+
+    Values that never fall stay as they are.
+    """
+    above = np.maximum.accumulate(values, axis=1)
+    below = np.minimum.accumulate(values[:, ::-1], axis=1)[:, ::-1]
+    middle: FloatArray = 0.5 * (above + below)
+    return middle
+
+
+def between(log_seconds: FloatArray, tokens: FloatArray) -> FloatArray:
+    """Seconds at ``tokens`` (n,) of the curve through ``log_seconds`` (k,); in proportion beyond the last knot."""
+    logs = np.log(tokens)
+    log_curve = np.interp(logs, _LOG_KNOTS, log_seconds) + np.maximum(logs - _LOG_KNOTS[-1], 0.0)
+    seconds: FloatArray = np.exp(log_curve)
+    return seconds

@@ -18,8 +18,7 @@ from predictor.graph.tensor import STATE, WEIGHT, Segments, Tensor, View
 from predictor.models.step import ATTENTION_LINEAR, Step
 from predictor.ops.attention import Attention
 from predictor.ops.base import FORWARD, Op
-from predictor.ops.by_hand import HandGelu
-from predictor.ops.elementwise import Dropout, Elementwise, Reduce
+from predictor.ops.elementwise import Dropout, Elementwise, HandGelu, Reduce
 from predictor.ops.gemm import Gemm
 from predictor.ops.norm import Norm, Softmax
 
