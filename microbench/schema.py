@@ -45,7 +45,6 @@ HARNESS: tuple[SchemaColumn, ...] = (
 
 ALL: tuple[SchemaColumn, ...] = (*COLUMNS, *HARNESS)
 BY_NAME: dict[str, SchemaColumn] = {column.name: column for column in ALL}
-REQUIRED: tuple[str, ...] = tuple(column.name for column in ALL if not column.nullable)
 
 #: What a clock or a sensor can read, in the units of its column; what is beyond is a broken sensor, or another unit:
 #: guards against both, wider than any board of the catalogue.

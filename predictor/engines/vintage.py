@@ -232,10 +232,9 @@ class Host:
     """What the CPU does, in words of `predictor.engines.base.HOSTS`.
 
     ``prompts``: in a pass over prompts; ``decode``: in a decode step; ``overlaps``: of `OVERLAPS`; ``overlaps_stages``:
-    over pipeline stages, too; ``inputs_on_gpu``: Hugging Face model types whose inputs the GPU prepares by itself;
-    ``times``: what was published; ``waits``: what of it no step of the GPU hides. ``call_s``: a framework call of
-    releases on hosts of another time than today's, seconds, and on the hosts of that time, [least, most] (None: as
-    today).
+    over pipeline stages, too; ``times``: what was published; ``waits``: what of it no step of the GPU hides.
+    ``call_s``: a framework call of releases on hosts of another time than today's, seconds, and on the hosts of that
+    time, [least, most] (None: as today).
     """
 
     prompts: str
@@ -243,7 +242,6 @@ class Host:
     overlaps: tuple[str, ...]
     source: str
     overlaps_stages: bool = True
-    inputs_on_gpu: tuple[str, ...] = ()
     times: tuple[HostTime, ...] = ()
     waits: tuple[Wait, ...] = ()
     call_s: float | None = None

@@ -42,7 +42,6 @@ from predictor.kernels.interval import BY_DTYPE, DISTANCES, LEVEL, SIZES, varian
 from predictor.ops.base import Op
 
 FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 Fit = Callable[..., tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]]
 
 #: Rows of a GPU, operator and dtype that fits are given: those that draw a bounded number by themselves, boosted trees

@@ -92,9 +92,6 @@ def _cell(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.2f} %"
 
 
-FloatArray = npt.NDArray[np.float64]
-
-
 def constant_efficiencies(frame: Frame, roofline: npt.NDArray[np.float64]) -> dict[str, float]:
     """Median of roofline over latency by "op dtype", from rows with ``latency_ms`` and their roofline in ms."""
     keys = frame["op"].astype(str) + " " + frame["dtype"].astype(str)

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from predictor.data.sampling import LENGTH_OCTAVES, NOISE, cells, one_of_each
 from predictor.data.schema import CUDA_GRAPH, ROTATING, from_op
@@ -33,8 +32,6 @@ from predictor.kernels.base import predict_kernels
 from predictor.ops import Attention, Elementwise, Gemm, Norm, Op, Softmax
 from predictor.request.request import Request
 from predictor.simulate.plan import plan_of
-
-FloatArray = npt.NDArray[np.float64]
 
 #: Format of the file of cases, as `microbench collect --cases` reads it.
 FORMAT = "microbench-cases"

@@ -59,7 +59,6 @@ MODELS: Mapping[str, ServedModel] = {
     "Qwen/Qwen3-32B": ServedModel(5120, 64, 8, 128, 25600, 151936),
     "Qwen/Qwen3-30B-A3B-Instruct-2507": ServedModel(2048, 32, 4, 128, 6144, 151936, (768, 128, 8)),
 }
-_TABLES = ("dense", "per_sequence", "attention", "moe", "skew")
 #: Hugging Face layers have a row for each of 2,048 token counts. These are kept: all up to 64, then every 16th.
 #: Chosen by hand, not from data.
 _ALL_TO, _EVERY = 64, 16

@@ -123,7 +123,6 @@ class ModelConfig(Model):
     state_dim: int = 0
     state_v_dim: int = 0
     state_bias: bool = False
-    delta_merged: bool = False  # q, k, v, z in one matrix, and b and a in another
     taps: int = 0
     taps_bias: bool = False
     variants: tuple[ModelConfig, ...] = ()  # kinds of layers that differ in more than experts and windows
