@@ -150,6 +150,23 @@ def test_every_object_is_checked(made_before: int) -> None:
     assert all(made.peak == 3.0 for made in boards)
 
 
+def test_objects_of_compiled_classes_are_frozen_too() -> None:
+    """While `__init__` fills an object its class is another; afterwards it is its own, also of a subclass."""
+    for kind in classes(records.dataclass)[:2]:
+        plain = type("Plain", (kind,), {"__slots__": ()})
+        with_words = type("WithWords", (kind,), {})  # its objects have a dictionary
+        for made_by in (kind, plain, with_words):
+            made = [made_by("a", 3.0) for _ in range(100)]
+            assert {type(each) for each in made} == {made_by}
+            assert {(each.name, each.peak) for each in made} == {("a", 3.0)}
+            assert made[-1].notes == []
+            assert made[-1].notes is not made[-2].notes
+            with pytest.raises(FrozenInstanceError):
+                made[-1].peak = 2.0
+            with pytest.raises(ValueError, match=r"peak 0\.0"):
+                made_by("a", 0.0)
+
+
 def test_replace_takes_what_the_library_made() -> None:
     board = classes(dataclasses.dataclass)[0]
     assert records.replace(board("a"), peak=4.0) == board("a", 4.0)
