@@ -25,6 +25,24 @@ def test_a_tree_by_hand() -> None:
     assert (trees.trees, trees.depth, trees.features) == (2, 2, 2)
 
 
+def test_trees_that_end_early_beside_deep_ones() -> None:
+    """A chain of fourteen splits has a leaf at every level; enough rows that those that have ended are left behind."""
+    chain: dict[str, object] = {"leaf_value": 14.0}
+    for level in reversed(range(14)):
+        chain = {
+            "split_feature": level % 2, "threshold": level + 0.5, "decision_type": "<=",
+            "left_child": {"leaf_value": float(level)}, "right_child": chain,
+        }  # fmt: skip
+    trees = Trees.from_nested([chain, STUMP] * 100, features=2)
+    for rows in (1, 3, 300):
+        x = np.random.default_rng(rows).uniform(0.0, 20.0, (rows, 2))
+        by_hand = [next((level for level in range(14) if row[level % 2] <= level + 0.5), 14) for row in x]
+        stumps = [-1.0 if b <= 0.5 else 3.0 if a <= 2.0 else 4.0 for a, b in x]
+        assert trees.predict(x).tolist() == [
+            100.0 * (first + second) for first, second in zip(by_hand, stumps, strict=True)
+        ]
+
+
 def test_packing_keeps_structure_and_rounds_leaves() -> None:
     trees = Trees.from_nested([STUMP, {"leaf_value": 10.0}], features=2)
     again = Trees.unpack(trees.pack("t_"), "t_")
