@@ -76,14 +76,19 @@ class Order:
     def held(self) -> tuple[Ints, ...]:
         """For every stage, of shape (moments, chunks): the micro-batches of each chunk whose forward pass is done and
         whose backward pass is not, after each of its units; no row twice."""
-        counts = []
-        for stage in range(self.stages):
-            mine = np.flatnonzero(self.stage == stage)
-            mine = mine[np.argsort(self.place[mine])]
-            change = np.zeros((len(mine), self.chunks), np.int64)
-            change[np.arange(len(mine)), self.chunk[mine]] = np.where(self.backward[mine], -1, 1)
-            counts.append(np.unique(np.cumsum(change, axis=0), axis=0))
-        return tuple(counts)
+        by_stage = np.lexsort((self.place, self.stage)).reshape(self.stages, -1)
+        step = np.where(self.backward[by_stage], -1, 1)
+        if self.chunks == 1:  # a step of one: every number from the least to the most is there
+            counts = np.cumsum(step, axis=1)
+            return tuple(np.arange(row.min(), row.max() + 1)[:, None] for row in counts)
+        change = np.zeros((*by_stage.shape, self.chunks), np.int64)
+        np.put_along_axis(change, self.chunk[by_stage][..., None], step[..., None], axis=2)
+        counts = np.cumsum(change, axis=1)
+        base = int(counts.max()) + 1
+        if base**self.chunks > np.iinfo(np.int64).max:
+            return tuple(np.unique(rows, axis=0) for rows in counts)
+        digits = base ** np.arange(self.chunks)[::-1]  # a row as one number: sorting rows takes ten times as long
+        return tuple(np.unique(rows @ digits)[:, None] // digits % base for rows in counts)
 
     def most(self, each: Floats | float = 1.0) -> Floats:
         """The most that every stage holds at once where a micro-batch of a chunk holds ``each``, of shape

@@ -180,7 +180,12 @@ class TimedStage:
         self.counted = counted
         self.blocks = blocks
         self.operators = operators
-        self.timeline = self.up_to(len(blocks)) if not stage.ends else joined(self.pipeline)
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """One pass, from its first launch to its last kernel; worked out when it is asked for: a search asks for parts
+        of the most stages."""
+        return self.up_to(len(self.blocks)) if not self.stage.ends else joined(self.pipeline)
 
     @property
     def table(self) -> KernelTable:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from predictor.errors import RequestError
 from predictor.files.records import dataclass, replace
 from predictor.hardware.system import SystemSpec, default_system, load_system
 from predictor.kernels.artifact import load_artifacts
+from predictor.models.forms import model_of
 from predictor.request.options import (
     BREADTH_FIRST,
     COST,
@@ -100,9 +102,11 @@ def search(
     if not plans:
         raise RequestError(_nothing(asked, single, num_gpus, batch, only))
     rank = {COST: cheapest, DOLLARS: cheapest, ENERGY: thriftiest}.get(objective, fastest)
-    ranked = price(plans, replace(asked, mode="train", batch=batch), selector, single.config.stack().layers, rank=rank)
+    model = model_of(asked.model, asked.input) if isinstance(asked.model, str | Path) else asked.model  # read once
+    of_all = replace(asked, mode="train", batch=batch, model=model)
+    ranked = price(plans, of_all, selector, single.config.stack().layers, rank=rank)
     if not len(ranked):  # what refuses them all says why
-        plan_of(run_of(replace(asked, mode="train", batch=batch), plans[0], selector))
+        plan_of(run_of(of_all, plans[0], selector))
     legal = len({*plans, *(each.plan for each in ranked.known)})  # cuts that are faster among them
     return PricedPlans(single, spaces[0].system, tuple(num_gpus), batch, legal, ranked, dollars)
 
