@@ -103,9 +103,34 @@ def as_measured(variant: str, gated: bool, gathered: bool, gpu: GPUSpec) -> bool
     return False
 
 
-def apart(gpu: GPUSpec) -> bool:
+@dataclass(frozen=True, slots=True)
+class JointCall:
+    """An attention call over the prompts and decodes of a step, in which a decode's query has tiles of its own.
+
+    ``rows``: queries of a tile; ``split_bytes``: 0 where the call hands tiles out as there are any, so that a decode is
+    its work or its cache; else the grid is of the longest prompt's tiles for every sequence and head, and a tile's
+    steps are over as many keys as have so many bytes in a KV head of 16 bit, a power of two; ``start_steps``: what a
+    tile takes before and after its steps, in steps; ``empty_cycles`` that a tile without queries keeps its place.
+    """
+
+    rows: int
+    split_bytes: int = 0
+    start_steps: float = 0.0
+    empty_cycles: float = 0.0
+
+    def keys_of(self, head_dim: int) -> int:
+        """Keys of a step."""
+        return int(2 ** math.floor(math.log2(self.split_bytes / (2 * head_dim))))
+
+    def tiles_an_sm(self, head_dim: int, itemsize: float, gpu: GPUSpec) -> int:
+        """Tiles that an SM's shared memory holds at a time: queries, keys and values of a step."""
+        held = (self.rows + 2 * self.keys_of(head_dim)) * head_dim * itemsize
+        return max(1, int((gpu.shared_memory_per_sm_bytes or 0) / held))
+
+
+def apart(gpu: GPUSpec) -> JointCall | None:
     """Decodes and prompts of one step in attention calls of their own."""
-    return False
+    return None
 
 
 def several_kernels(gpu: GPUSpec) -> bool:
@@ -207,8 +232,8 @@ class Library:
     products of a variant are as it runs them;
     ``tunes_products``: whether its engine times kernels for products of a variant when it starts, which its rows have
     not seen, so that the fastest of all measured rows answer; ``merges``: its own leave it to another kernel to
-    add up what the parts of a split cache gave; ``joins``: whether decodes beside prompts are in the prompts' call,
-    where a decode's query has a tile of its own. ``chunks_alone``: whether on a GPU the delta rule goes over a prompt
+    add up what the parts of a split cache gave; ``joins``: the call in which decodes are with the prompts of their
+    step on a GPU, if they are. ``chunks_alone``: whether on a GPU the delta rule goes over a prompt
     in one kernel, an SM for each value head of a sequence. ``channel_blocks``: its causal convolution gives every
     channel of a prompt a block, which goes over the tokens (else a block has a few of many channels).
     ``exchanges``: how it brings tokens to experts on other GPUs, of those that ``sends_tokens``; None: by an
@@ -236,7 +261,7 @@ class Library:
     products_by: Callable[[str, str, GPUSpec], str] = its_own_products
     tunes_products: Callable[[str, GPUSpec], bool] = takes_the_measured
     merges: bool = True
-    joins: Callable[[GPUSpec], bool] = apart
+    joins: Callable[[GPUSpec], JointCall | None] = apart
     chunks_alone: Callable[[GPUSpec], bool] = several_kernels
     channel_blocks: bool = False
     exchanges: Exchanges | None = None

@@ -160,7 +160,8 @@ class StepCosts:
         gpu[-1] += self._mixed_head(heads + sequences * self.width)
         attention = self.attention_of(tuple(chunks)) if chunks else 0.0
         if sequences:
-            attention += self.attention_beside(sequences, context)
+            longest = max((q for q, _ in chunks), default=0)
+            attention += self.attention_beside(sequences, context, longest, attention)
         stages = [max(g + share * attention, c) for g, share, c in zip(gpu, self._shares, cpu, strict=True)]
         if self.sizes.drafts:
             stages[-1] += self._drafted_beside_s(chunks, sequences, context, heads, sum(stages))
@@ -183,8 +184,10 @@ class StepCosts:
             known = self._beside[tokens, sequences] = gpu_s, cpu_s, self.waits_s(sequences)
         return known
 
-    def attention_beside(self, sequences: int, context: int) -> float:
-        """Attention of the decodes of a step with chunks."""
+    def attention_beside(self, sequences: int, context: int, longest: int, chunks_s: float) -> float:
+        """What decodes add to the ``chunks_s`` of attention of a step's chunks, of at most ``longest`` tokens."""
+        if longest and self.tables.joint is not None:
+            return self.tables.joint.beside(sequences, context / sequences, longest, chunks_s)
         return max(self.tables.decodes.of(sequences, context / sequences), context * self.tables.joined_s)
 
     def _mixed_head(self, made: int) -> float:

@@ -113,12 +113,13 @@ class OneRank:
             elif read:
                 # ----------------------------------------------------------------------- all who wait, beside decodes
                 if len(waiting) == 1:
-                    attention_s = costs.attention_of(((read, 0),))
+                    longest, attention_s = read, costs.attention_of(((read, 0),))
                 else:
+                    longest = max([sequence.prompt for sequence in waiting])
                     attention_s = costs.attention_of(tuple([(sequence.prompt, 0) for sequence in waiting]))
                 gpu_s, cpu_s, wait_s = costs.beside(read + n, len(waiting) + n)
                 if n:
-                    attention_s += costs.attention_beside(n, batching.context_at(clock))
+                    attention_s += costs.attention_beside(n, batching.context_at(clock), longest, attention_s)
                 gpu_s += attention_s
                 seconds = ((gpu_s if gpu_s > cpu_s else cpu_s) + wait_s) * factor
                 for sequence in waiting:

@@ -10,18 +10,18 @@ import numpy as np
 
 from predictor.engines import CAPTURED, PIECES, Engine
 from predictor.engines import library as library_of_kernels
-from predictor.engines.library import AttentionCalls
+from predictor.engines.library import AttentionCalls, JointCall
 from predictor.engines.vintage import Graphs
 from predictor.errors import UnsupportedError
 from predictor.files.records import dataclass, replace
 from predictor.forecast.forecast import WithoutIntervals
 from predictor.graph import Block, Graph, Node
-from predictor.kernels.attention.core import QUERIES
 from predictor.ops.attention import Attention
 from predictor.ops.roofline import FloatArray
 from predictor.passes.pipeline import staged
 from predictor.request.run import Run
 from predictor.serving.cost_tables import CHUNKS, RATIOS, Body, Chunks, Decodes, doublings
+from predictor.serving.joint_call import JointDecodes
 from predictor.simulate.lower import Lowering, lower, mesh_of
 from predictor.simulate.plan import drafting, make_step, reducing
 from predictor.simulate.stage import DRAFT, Plan, Stage
@@ -200,27 +200,39 @@ class StepTables:
         return Chunks(queries, dict(zip(keys, seconds.tolist(), strict=True)))
 
     @cached_property
-    def joined_s(self) -> float:
-        """What a joint call takes for each token in the cache of a decode (`_of_a_row`)."""
-        queries = self._queries
-        return self._of_a_row(max(q for q in queries if q <= max(_LONG_PROMPT, queries[0])))
+    def _call(self) -> JointCall | None:
+        """The call in which decodes are with the prompts of their step, if they are."""
+        if _attention(self._heads[0])[0][0].shared_kv:
+            return None
+        return library_of_kernels(self.engine.kernels).joins(self.run.gpu)
 
-    def _of_a_row(self, queries: int) -> float:
-        """Seconds that a joint call takes for each token in the cache of a decode, whose query has a tile of its own;
-        0 where decodes have a call of their own.
+    @cached_property
+    def joint(self) -> JointDecodes | None:
+        """Decodes in the call of their step's prompts, where that has a grid of all sequences."""
+        call = self._call
+        if call is None or not call.split_bytes:
+            return None
+        library = library_of_kernels(self.engine.kernels)
+        return JointDecodes(_attention(self._heads[0]), call, library, self.run.gpu, self._seconds)
+
+    @cached_property
+    def joined_s(self) -> float:
+        """What a joint call without such a grid takes for each token in the cache of a decode, whose query has a tile
+        of its own; 0 where decodes have a call of their own.
 
         A tile is as much work with one query as with all: as much as that of a long prompt.
         """
-        op = _attention(self._heads[0])[0][0]
-        library = library_of_kernels(self.engine.kernels)
-        if not library.joins(self.run.gpu) or op.shared_kv:
+        call = self._call
+        if call is None:
             return 0.0
+        op = _attention(self._heads[0])[0][0]
+        queries = max(q for q in self._queries if q <= max(_LONG_PROMPT, self._queries[0]))
         group = np.array([op.heads / op.kv_heads])
         calls = AttentionCalls(group, np.array([float(op.window)]), np.array([2.0]), np.zeros(1))
-        packed = float(library.share_attention(calls, self.run.gpu).packed[0])
+        packed = library_of_kernels(self.engine.kernels).share_attention(calls, self.run.gpu).packed
         before = round(_LONG_CACHE * queries)
         each = self.chunks.at(1.0, queries, before) / (queries * (before + queries / 2.0))
-        return each * QUERIES / packed
+        return each * call.rows / float(packed[0])
 
     def _seconds(self, calls: Sequence[Sequence[tuple[Attention, float]]]) -> FloatArray:
         """Seconds of the attention of all layers, call by call."""
