@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `bench-suite`."""
     parser.epilog = EXAMPLES
     parser.add_argument(
-        "folder", type=Path, metavar="FOLDER", help="Python files, in folders of it too; their code is run"
+        "folder", type=Path, metavar="FOLDER", help="Python files, also in folders below it; their code runs here"
     )
     rows = {name: OPTIONS[name].with_row(modes=()) for name in ("gpu", *_WORDS)}
     rows["gpu"] = rows["gpu"].with_row(unit="G,...", help="names of `tilecast gpus` or YAML files, with commas")

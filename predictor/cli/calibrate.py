@@ -20,15 +20,15 @@ EXAMPLES = """examples:
   tilecast calibrate --trace trace.json.gz --out my-set
   tilecast calibrate --gpu rtx-4090 --suggest 32 --out cases.json   # what to measure: `microbench collect --cases`
 
-Rows in the measurement schema (docs/reference/dataset-format.md), 5 or more in all; of more than 256 for an estimator
-so many are drawn, evenly spread:
+Rows in the measurement schema (docs/reference/dataset-format.md), 5 or more in all. An estimator with more than 256
+rows takes 256 of them, evenly spread:
   fp32 of eager PyTorch: GEMM, element-wise, softmax, norm
   bf16, fp8, int8, nvfp4, mxfp8 of vllm, trtllm or sglang, 16 rows or more each: GEMM, attention, MoE; linear layers
     and flash prefill of PyTorch count as vllm where the host is not in their time (CUDA graphs, or 50 us and more);
     not `warm` rows whose weights lay in L2 (docs/reference/microbench.md: `rotating`)
   collectives over PCIe, 8 rows of a system or more
-`microbench plan --calibration` says which points to measure (docs/how-to/measuring.md). Estimators that the rows do not
-speak of are copied unchanged.
+`microbench plan --calibration` says which points to measure (docs/how-to/measuring.md). Estimators without
+rows are copied unchanged.
 """
 
 
@@ -131,9 +131,11 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     for folder, reason in report.unchanged.items():
         print(f"  {folder}: unchanged ({reason})")
     if not report.scalars:
-        print("  no estimator surely gains by the rows: the set is as it was")
+        print("  the rows do not surely improve any estimator: the set stays as it was")
     if report.unused_rows:
-        print(f"  {report.unused_rows:,} rows of {report.gpu} are of operators, dtypes or protocols not calibrated")
+        print(
+            f"  {report.unused_rows:,} rows of {report.gpu} have operators, dtypes or protocols that are not calibrated"
+        )
     return 0
 
 
@@ -159,7 +161,7 @@ def _suggest(arguments: argparse.Namespace) -> int:
             json.dumps({"gpu": arguments.gpu, "out": arguments.out, "cases": entries, "left_out": suggested.left_out})
         )
         return 0
-    print(f"{len(entries)} cases for {arguments.gpu}, those that say most first, in {arguments.out}")
+    print(f"{len(entries)} cases for {arguments.gpu}, the most informative first, in {arguments.out}")
     for entry in entries:
         cells = entry["case"]["op"]
         sizes = " ".join(f"{k}={v}" for k, v in cells.items() if (type(v) is int and v > 0) or k == "fn")
@@ -169,7 +171,7 @@ def _suggest(arguments: argparse.Namespace) -> int:
         )
     for name, rows in suggested.left_out.items():
         print(f"  {name}: none; it would get {rows}, fewer than its calibration learns from (ask for more cases)")
-    print("Expected by the design; after `calibrate` an interval is as wide as its held-out rows say.")
+    print("These widths are expected ones: `calibrate` sets them by the rows that it holds out.")
     print(f"Next: microbench collect --cases {arguments.out} --out DIR")
     return 0
 

@@ -37,7 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     table = load.add_argument_group("of a table of your own (csv)")
     table.add_argument("--gpu", metavar="G", help="the GPU that was measured: a name or a YAML file")
     table.add_argument("--op", default="", metavar="OP", help="gemm, prefill, decode, all_reduce, moe, norm, ...")
-    table.add_argument("--unit", default="", metavar="U", help="of its times where no column says it: ns, us, ms or s")
+    table.add_argument(
+        "--unit", default="", metavar="U", help="the unit of its times, where no column says it: ns, us, ms or s"
+    )
     output_argument(
         load, "--out", _rows, lambda path: [(path.with_name(path.name + ".meta.json"), SIDECAR)],
         required=True, metavar="FILE", help="a .parquet or .csv file to write",

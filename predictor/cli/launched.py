@@ -68,9 +68,9 @@ def with_launched(words: Sequence[str], simulates: bool) -> tuple[list[str], tup
         elif value:
             options += [flag, str(value)]
     if read.untold:
-        remarks.append(f"Not in the forecast, of {read.program}: {'; '.join(read.untold)}.")
+        remarks.append(f"Words of {read.program} that the forecast leaves out: {'; '.join(read.untold)}.")
     if read.idle:
-        remarks.append(f"Without effect on the forecast, of {read.program}: {', '.join(read.idle)}.")
+        remarks.append(f"Words of {read.program} that change nothing here: {', '.join(read.idle)}.")
     return [*_without(words), *options], tuple(remarks)
 
 

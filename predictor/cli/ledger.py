@@ -126,7 +126,7 @@ def _score(arguments: argparse.Namespace) -> int:
     scored = score(entries, Path(arguments.measured))
     if not scored["rows"]:
         why = f": {scored['unscored'][0]['reason']}" if scored["unscored"] else ""
-        raise RequestError(f"{arguments.measured}: no row is of an entry of {path}{why}")
+        raise RequestError(f"{arguments.measured}: no row matches an entry of {path}{why}")
     about = {"entries": len(entries), "sha256": entries[-1]["sha256"]}
     if arguments.json:
         print(json.dumps(about | scored, indent=2))
@@ -143,7 +143,7 @@ def _score(arguments: argparse.Namespace) -> int:
         table.say(console, line)
     for row in scored["unscored"]:
         table.say(console, f"not scored: row {row['row']}: {row['reason']}")
-    table.say(console, f"{len(entries)} entries, their chain whole; last hash {about['sha256']}")
+    table.say(console, f"{len(entries)} entries, and the chain is whole; last hash {about['sha256']}")
     return 0
 
 

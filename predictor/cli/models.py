@@ -15,9 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `models`."""
     parser.epilog = "example: tilecast models llama-3.1-8b"
     parser.add_argument("name", nargs="?", help="a model's name, org/name of Hugging Face, or a config.json")
-    parser.add_argument(
-        "--support", action="store_true", help="which modes, engines and parallelism each model type has"
-    )
+    parser.add_argument("--support", action="store_true", help="the modes, engines and parallelism of each model type")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 

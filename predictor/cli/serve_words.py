@@ -184,7 +184,7 @@ EXAMPLES = """examples:
 #: verb -> (module with `EXAMPLES`, `add_arguments(parser)` and `run(arguments) -> int`, one line of help)
 ACTIONS = {
     "plan": ("predictor.cli.serve_plan", "the deployments that meet an SLA, best first"),
-    "simulate": ("predictor.cli.serve_simulate", "how fast requests are answered that arrive one by one"),
+    "simulate": ("predictor.cli.serve_simulate", "how fast servers answer requests that arrive one by one"),
 }
 
 

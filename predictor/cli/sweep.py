@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     with Parts(spec, arguments.out, str(artifacts or ""), arguments.restart) as parts:
         changed = parts.outdated()
         if changed:
-            print(f"inputs changed since: {changed:,} of the points that are kept are run again", file=sys.stderr)
+            print(f"inputs changed since: {changed:,} of the kept points run again", file=sys.stderr)
         already = _run(parts, arguments, artifacts)
         note, failures = parts.first_note(), parts.failures()
         noted = parts.finish()
@@ -104,7 +104,9 @@ def run(arguments: argparse.Namespace) -> int:
     if noted == points:
         raise TilecastError(f"no point could be forecast: {note}")
     if failures:
-        raise TilecastError(f"{len(failures):,} of {points:,} points failed, not by what they ask; {failures[0]}")
+        raise TilecastError(
+            f"{len(failures):,} of {points:,} points failed for a reason other than their words; {failures[0]}"
+        )
     return 0
 
 

@@ -50,7 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     record = verbs.add_parser("record", help="run a script under the profiler (needs torch)", epilog=EXAMPLES,
                               formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     record.add_argument("script", metavar="SCRIPT.py", help="the script of a job")
-    record.add_argument("words", nargs="*", metavar="WORD", help="its arguments; behind -- where they begin with one")
+    record.add_argument(
+        "words", nargs="*", metavar="WORD", help="its arguments; write -- before them where the first one begins with -"
+    )
     record.add_argument("--modules", action="store_true", help="record stacks, which tell modules; slows the host down")
     output_argument(record, "--out", RECORDED, required=True, metavar="FILE", help="the trace: .json or .json.gz")
 
@@ -59,7 +61,7 @@ def _add_board(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--measured-on",
         metavar="GPU",
-        help="the board of the trace, where that names none of the catalogue",
+        help="the board of the trace, where its name is not in the catalogue",
     )
     parser.add_argument("--artifacts", metavar="DIR", help="a set of estimators (default: the one that ships)")
 
@@ -175,7 +177,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     from predictor.report.table import say
 
     console = screen()
-    say(console, f"{printable(arguments.file)} on {board.id}: {len(differences):,} operators, what costs most first")
+    say(console, f"{printable(arguments.file)} on {board.id}: {len(differences):,} operators, the most costly first")
     for each in differences[: arguments.top]:
         say(
             console,

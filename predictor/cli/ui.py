@@ -26,7 +26,7 @@ EXAMPLES = """examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `ui`."""
     parser.epilog = EXAMPLES
-    parser.add_argument("--port", type=int, default=8765, help="of 127.0.0.1; 0: any that is free (default 8765)")
+    parser.add_argument("--port", type=int, default=8765, help="port of 127.0.0.1; 0: any free one (default 8765)")
     parser.add_argument("--artifacts", metavar="DIR", help="estimators to use (default: those that ship)")
 
 

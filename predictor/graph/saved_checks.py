@@ -86,9 +86,7 @@ def check_order(graph: Graph) -> None:
         for tensor in node.inputs:
             made = first.get(id(tensor.storage), -1)
             if made > place and id(tensor.storage) not in carried:
-                raise ValueError(
-                    f"node {node.name!r} reads {tensor.name!r}, which {nodes[made].name!r} behind it makes"
-                )
+                raise ValueError(f"node {node.name!r} reads {tensor.name!r}, which {nodes[made].name!r} makes later")
 
 
 def check_operands(graph: Graph) -> None:

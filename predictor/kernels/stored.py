@@ -219,7 +219,7 @@ def _unpacked(path: Path, data: bytes) -> dict[str, npt.NDArray[Any]]:
 
 def _no_arrays(path: Path, error: Exception) -> SpecError:
     said = " ".join(str(error).split())[:200]
-    return SpecError(f"{path}: is no file of arrays ({said}); expected what `tilecast train` writes")
+    return SpecError(f"{path}: is not a file of arrays ({said}); expected what `tilecast train` writes")
 
 
 def _numbers(path: Path, name: str, content: memoryview) -> npt.NDArray[Any]:

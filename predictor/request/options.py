@@ -427,7 +427,7 @@ OPTIONS: dict[str, Option] = options_of(Words)
 #: A launch command in place of words; the line that has it is read as if they stood there (`predictor.cli.launched`).
 LAUNCHED = Option("launched", "str | None", None, Row(
     MODEL, "a launch command of vLLM, SGLang, TensorRT-LLM, torchtitan or Megatron-LM in quotes, or its file: its words"
-    " count but for those given beside it", unit="COMMAND", flag="--from", swept=False))  # fmt: skip
+    " count, unless they are given beside it, too", unit="COMMAND", flag="--from", swept=False))  # fmt: skip
 #: What `predict` prints and writes; no word of a run, so that Python and sweeps have none of it.
 OUTPUTS: dict[str, Option] = {
     output.name: output
@@ -504,18 +504,18 @@ TRAFFIC: dict[str, Option] = _named(
     Option("concurrency", "int | None", None, Row(
         WORKLOAD, "clients that each wait for an answer before they ask again", unit="N", least=1, most=MOST_REQUESTS)),
     Option("lengths", "str | None", None, Row(
-        WORKLOAD, "lengths of requests: a trace whose times are not looked at", unit="FILE")),
+        WORKLOAD, "a trace that gives the lengths of requests; its times do not count", unit="FILE")),
     _ISL,
     _OSL,
     Option("range", "float", 1.0, Row(
-        WORKLOAD, "draw lengths from F times --isl and --osl on", usual="1", unit="F", above=0, most=1)),
+        WORKLOAD, "draw lengths between F times --isl (--osl) and that length", usual="1", unit="F", above=0, most=1)),
     Option("requests", "int | None", None, Row(
         WORKLOAD, "requests", usual="the file's, else 1,000", unit="N", least=1, most=MOST_REQUESTS)),
     Option("arrivals", "str", POISSON, Row(WORKLOAD, "{choices}", choices=ARRIVALS, unit="HOW")),
     Option("cv", "float", 1.0, Row(
         WORKLOAD, "gamma: variation of gaps; bursts: how many come at once", usual="1", unit="X", above=0, most=10**6)),
     Option("seed", "int", 0, Row(
-        WORKLOAD, "of what is drawn", usual="0", unit="N", least=0, most=LARGEST_SEED)),
+        WORKLOAD, "seed of the random draws", usual="0", unit="N", least=0, most=LARGEST_SEED)),
 )  # fmt: skip
 #: What `serve simulate` asks of its servers, and writes.
 SIMULATIONS: dict[str, Option] = _named(
@@ -533,9 +533,9 @@ SIMULATIONS: dict[str, Option] = _named(
     Option("replicas", "int", 1, Row(
         GPUS, "servers alike that share the requests", unit="N", least=1, most=MOST_SERVERS)),
     Option("prefill_servers", "int | None", None, Row(
-        GPUS, "servers that read prompts alone, for those that decode", unit="N", least=1, most=MOST_SERVERS)),
+        GPUS, "servers for prompts alone; the others decode", unit="N", least=1, most=MOST_SERVERS)),
     Option("prefill_tp", "int | None", None, Row(
-        GPUS, "tensor parallelism of those", usual="--tp", unit="N", least=1, most=LARGEST_DEGREE)),
+        GPUS, "tensor parallelism of the prefill servers", usual="--tp", unit="N", least=1, most=LARGEST_DEGREE)),
     Option("html", "str | None", None, Row(
         OUTPUT, "also write a page with pictures: queue, cache and batch over time", unit="FILE", writes=PAGE)),
     Option("timeline", "str | None", None, Row(
@@ -558,7 +558,7 @@ SERVE_PLANS: dict[str, Option] = _named(
         WORKLOAD, "requests a second that have to be served", unit="R", least=0)),
     Option("min_gpus", "bool", False, Row(GPUS, "the fewest GPUs that serve --rate")),
     Option("max_batch", "int", MOST_BATCH, Row(
-        ENGINE, "requests at a time of one rank at most", unit="N", least=1, most=10**6)),
+        ENGINE, "the most requests of one rank at a time", unit="N", least=1, most=10**6)),
     Option("disaggregated", "str", ALSO, Row(
         GPUS, "GPUs of their own for prompts: {choices}", choices=SPLITS, unit="WHICH")),
     PRICE.with_row(help=f"{PRICE.row.help}; adds the cost"),
@@ -571,7 +571,7 @@ SERVE_PLANS: dict[str, Option] = _named(
         OUTPUT, "print the commands that start the best plan of vllm, sglang or trtllm", unit="ENGINE")),
     Option("top", "int", 5, Row(OUTPUT, "plans to list", unit="N", least=1, most=1000)),
     Option("simulate", "int", 3, Row(
-        OUTPUT, "plans to simulate, of the best; 0: none", unit="N", least=0)),
+        OUTPUT, "how many of the best plans to simulate", unit="N", least=0)),
     Option("out", "Sequence[str] | None", None, Row(
         OUTPUT, f"also write plans and frontier: {', '.join(SERVE_PLANS_IN)}; may repeat", unit="FILE", repeats=True,
         writes=by_ending(svg=PICTURE, html=PAGE, csv=_SERVE_TABLE, parquet=_SERVE_TABLE))),

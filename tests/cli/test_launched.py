@@ -82,8 +82,8 @@ def test_a_file_of_options(tmp_path: Path) -> None:
 def test_what_a_forecast_does_not_know_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     command = "vllm serve Qwen/Qwen3-8B --attention-backend FLASHINFER --port 9 --max-num-seqs 64"
     notes = answer(capsys, "predict", "--from", command, "--gpu", "h100")["notes"]
-    assert "Not in the forecast, of vllm serve: --attention-backend FLASHINFER." in notes
-    assert "Without effect on the forecast, of vllm serve: --port 9." in notes
+    assert "Words of vllm serve that the forecast leaves out: --attention-backend FLASHINFER." in notes
+    assert "Words of vllm serve that change nothing here: --port 9." in notes
     assert any("--max-num-seqs 64" in note and "serve simulate" in note for note in notes)
 
 
@@ -100,7 +100,7 @@ def test_a_simulation_takes_the_limits(capsys: pytest.CaptureFixture[str]) -> No
     read = answer(capsys, "serve", "simulate", "--from", "vllm serve Qwen/Qwen3-8B --max-num-seqs 4 --port 1", *load)
     plain = answer(capsys, "serve", "simulate", "--model", "qwen3-8b", "--max-num-seqs", "4", *load)
     assert read["ttft_ms"] == plain["ttft_ms"] and read["tpot_ms"] == plain["tpot_ms"]
-    assert "Without effect on the forecast, of vllm serve: --port 1." in read["notes"]
+    assert "Words of vllm serve that change nothing here: --port 1." in read["notes"]
 
 
 def test_weights_that_the_checkpoint_has_are_its_own(capsys: pytest.CaptureFixture[str]) -> None:
@@ -188,7 +188,7 @@ def test_a_toml_of_torchtitan(tmp_path: Path) -> None:
     assert float8.words["dtype"] == "fp8"
     by_rows = launched(f"{command} --model.converters float8 --float8.recipe_name rowwise", {})
     assert by_rows.words["dtype"] == "fp8_row" and not by_rows.untold
-    with pytest.raises(RequestError, match="no multiple of the 2 of tp 2"):
+    with pytest.raises(RequestError, match="not a multiple of the 2 of tp 2"):
         launched(str(file), {"num_gpus": "9"})
 
 

@@ -92,7 +92,7 @@ def test_a_resumed_sweep_runs_again_what_changed(folder: Path, capsys: pytest.Ca
     capsys.readouterr()
     assert main((*words, "--out", "a.csv")) == 0
     said = capsys.readouterr()
-    assert json.loads(said.out)["points_kept"] == 8 and "8 of the points that are kept are run again" in said.err
+    assert json.loads(said.out)["points_kept"] == 8 and "8 of the kept points run again" in said.err
     assert main((*words, "--out", "fresh.csv")) == 0
     assert Path("a.csv").read_bytes() == Path("fresh.csv").read_bytes() != Path("before.csv").read_bytes()
 

@@ -282,7 +282,7 @@ def test_rows_of_noise_alone_leave_their_estimator_as_it_was(
         assert not file.is_file() or file.read_bytes() == (out / "memory-bound" / name).read_bytes()
     alone = frame[noisy].reset_index(drop=True)
     assert main([*words, str(write(alone, tmp_path / "alone.parquet"))]) == 0
-    assert "no estimator surely gains by the rows: the set is as it was" in capsys.readouterr().out
+    assert "the rows do not surely improve any estimator: the set stays as it was" in capsys.readouterr().out
     assert json.loads((out / "manifest.json").read_text(encoding="utf-8"))["calibrated"] == []
 
 

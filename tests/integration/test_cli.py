@@ -112,7 +112,7 @@ LLAMA = {
         ({"hidden_act": "silly"}, "silu"),
         ({"num_key_value_heads": 0}, "num_key_value_heads"),
         ({"num_hidden_layers": 10**400}, "num_hidden_layers"),
-        ({"quantization_config": {"quant_method": "gptq", "bits": 11}}, "is no scheme that is known"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 11}}, "is not a known scheme"),
         ({"num_attention_heads": "four"}, "num_attention_heads"),
     ],
 )

@@ -157,7 +157,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "no array": (lambda f: replaced(f, boards=None), "boards"),
     "no archive": (
         lambda f: ((f / WEIGHTS).write_bytes(b"no zip"), edited(f / MANIFEST, lambda m: m.update(files=described(f)))),
-        "no file of arrays",
+        "not a file of arrays",
     ),
 }  # fmt: skip
 

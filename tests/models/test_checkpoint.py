@@ -216,7 +216,7 @@ def test_blocks_of_another_size_take_the_nearest_kernels_and_the_answer_says_so(
     answers = [predict(model, "h100", **SERVED) for model in (usual, other)]
     assert answers[0].latency_s == answers[1].latency_s
     lines = [[note for note in answer.notes if "blocks" in note] for answer in answers]
-    assert lines == [[], ["The checkpoint's fp8 in blocks of 64 x 64 takes what blocks of 128 x 128 take."]]
+    assert lines == [[], ["The checkpoint's fp8 in blocks of 64 x 64 takes as long as blocks of 128 x 128."]]
     for size in ([1, 32], [0, 128], "wide", [128]):
         with pytest.raises(UnsupportedError, match=r"fp8 in blocks of .*nearest: fp8 in blocks"):
             predict(quantized("llama-3.1-8b", quant_method="fp8", weight_block_size=size), "h100", **SERVED)

@@ -193,8 +193,8 @@ def _launched(program: str, flags: Mapping[str, Any], gpus: str, strict: bool = 
     world = _number("--num-gpus", gpus) if gpus else inner
     if world % inner:
         raise RequestError(
-            f"--from {program}: {world} GPUs are no multiple of the {inner} of tp {tp}, pp {pp} and cp {cp}; nearest:"
-            f" {-(-world // inner) * inner} GPUs"
+            f"--from {program}: {world} GPUs are not a multiple of the {inner} of tp {tp}, pp {pp} and cp {cp};"
+            f" nearest: {-(-world // inner) * inner} GPUs"
         )
     dp = world // inner
     words: dict[str, str | bool] = {"mode": "train", "execution": MEGATRON}

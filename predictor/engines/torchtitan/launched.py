@@ -165,7 +165,7 @@ def _words(settings: Mapping[str, Any], gpus: str, untold: list[str]) -> tuple[d
         world = int(gpus) if gpus.isdecimal() else inner
         if world % inner:
             raise RequestError(
-                f"--from torchtitan: {world} GPUs are no multiple of the {inner} of tp {tp}, pp {pp}, cp {cp} and"
+                f"--from torchtitan: {world} GPUs are not a multiple of the {inner} of tp {tp}, pp {pp}, cp {cp} and"
                 f" {replicas} replicas; nearest: --num-gpus {max(1, world // inner) * inner}"
             )
         sharded = world // inner

@@ -55,7 +55,7 @@ def target_notes(targets: str, model: Model) -> tuple[str, ...]:
     """What "all" leaves out of this model."""
     if targets != ALL_LINEAR or not model.experts:
         return ()
-    return ("Adapters: routers and experts have none, whose weights are parameters and no linear layers.",)
+    return ("Routers and experts get no adapters: their weights are parameters, not linear layers.",)
 
 
 def _layers_of(config: ModelConfig) -> Iterator[tuple[str, str]]:

@@ -142,7 +142,7 @@ def _unknown(value: object, where: str, known: Iterable[str] | None = None) -> U
     known = tuple(KNOWN if known is None else known)
     close = nearest(str(value), known, 1)
     tail = f"; nearest: {close[0]}" if close else ""
-    return UnsupportedError(f"{where}: {value!r} is no scheme that is known: expected one of {', '.join(known)}{tail}")
+    return UnsupportedError(f"{where}: {value!r} is not a known scheme: expected one of {', '.join(known)}{tail}")
 
 
 #: Weights that share a scale where scales in fp32 add less than 0.4 % of the weights' bytes (32 bits for 1,024 of 8),
@@ -175,7 +175,7 @@ def _block_notes(data: Mapping[str, Any]) -> tuple[str, ...]:
     other = next((size for size in sizes if isinstance(size, list) and size != [128, 128]), None)
     if other is None:
         return ()
-    return (f"The checkpoint's fp8 in blocks of {other[0]} x {other[1]} takes what blocks of 128 x 128 take.",)
+    return (f"The checkpoint's fp8 in blocks of {other[0]} x {other[1]} takes as long as blocks of 128 x 128.",)
 
 
 def _integers(said: Mapping[str, Any], where: str) -> str:

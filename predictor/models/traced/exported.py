@@ -186,7 +186,7 @@ class Exported(nn.Module):  # type: ignore[misc]
                     )
                 if symbols.setdefault(symbol[1], size) != size:
                     raise RequestError(
-                        f"--input {given}: {size} where {symbols[symbol[1]]} is the same size; expected one"
+                        f"--input {given}: {size} where {symbols[symbol[1]]} is the same size; expected equal sizes"
                     )
 
     # -- running it ----------------------------------------------------------------------------------------------------

@@ -68,8 +68,8 @@ def of_unknown(text: str, words: str | Sequence[str] | None) -> Model:
         return stand_in(data, name, str(path))
     model = traced_config({**inner, "model_type": kind}, name, str(path))
     model.source.notes = (
-        f"Nobody knows model_type '{printable(str(data['model_type']))[:80]}': {name} is forecast as {kind}, which its"
-        " config names inside.",
+        f"Nobody knows model_type '{printable(str(data['model_type']))[:80]}': {name} is forecast as {kind}, the model"
+        " type within its config.",
     )
     return model
 
