@@ -350,7 +350,9 @@ class TrainingFramework:
     steps before). ``whole_adapters``: adapters beside layers of split sequences gather them
     (`predictor.passes.adapters`). ``keeps_products``: selective recomputation saves attention and every second
     product (`predictor.passes.keep_products`), and not all but attention's scores. ``products_apart``: linear layers of
-    one input are not joined. ``captures``: of `predictor.engines.base.CAPTURES`, what it can capture in CUDA graphs.
+    one input are not joined. ``keeps_narrow``: operands of products of 8 bits and fewer are kept in them, of an input
+    for the gradient of the weight, and of a weight that is frozen. ``captures``: of
+    `predictor.engines.base.CAPTURES`, what it can capture in CUDA graphs.
     """
 
     source: str
@@ -373,6 +375,7 @@ class TrainingFramework:
     whole_adapters: bool = False
     keeps_products: bool = False
     products_apart: bool = False
+    keeps_narrow: bool = False
     captures: tuple[str, ...] = ()
     unverified: str = ""
 

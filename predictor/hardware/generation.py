@@ -11,6 +11,9 @@ _MMA_CAPABILITIES = ("7", "8", "12")
 #: Libraries' kernels let a unit of the SM fetch whole tiles (TMA), and their warps ask for no bytes themselves. Compute
 #: capability 12 has the unit, too, but runs the kernels of `_MMA_CAPABILITIES`.
 _FETCHING_CAPABILITIES = ("9", "10", "11")
+#: The first major number of the compute capabilities whose tensor cores take operands of 8 bits in any layout.
+#: Source: Transformer Engine's docs/features/low_precision_training at d0067d0d.
+_ANY_LAYOUT = 10
 #: Compute capabilities whose boards run the kernels of an earlier one, and how fast they run what an instruction set
 #: fixes stands in the catalogue. Source: CUDA C++ Programming Guide 13, family-specific targets, as recalled
 #: (unverified): compute_100f is for 10.0 and 10.3, compute_120f for 12.0 and 12.1.
@@ -83,3 +86,10 @@ def runs_mma(gpu: GPUSpec) -> bool:
 def fetches_tiles(gpu: GPUSpec) -> bool:
     """Whether a unit of the SM fetches a product's tiles, as many ahead as there is room for."""
     return (gpu.compute_capability or "").split(".")[0] in _FETCHING_CAPABILITIES
+
+
+def takes_any_layout(gpu: GPUSpec) -> bool:
+    """Whether tensor cores take operands of 8 bits along either axis, so that nothing is transposed for them. Source:
+    Transformer Engine's docs/features/low_precision_training at d0067d0d (Ada and Hopper take one layout, Blackwell
+    any). Unverified: AMD's, which are taken to take one."""
+    return gpu.vendor == "nvidia" and int((gpu.compute_capability or "0").split(".")[0]) >= _ANY_LAYOUT

@@ -24,15 +24,16 @@ from typing import NamedTuple
 
 from predictor.files.records import replace
 from predictor.formats.dtypes import bytes_of
-from predictor.formats.quantization import CURRENT, ROWS, activation_bytes
-from predictor.graph.graph import Graph, Node
-from predictor.graph.tensor import GRADIENT
+from predictor.formats.quantization import CURRENT, ROWS, activation_bytes, weight_bytes
+from predictor.graph.graph import Block, Graph, Node
+from predictor.graph.tensor import ACTIVATION, GRADIENT, WEIGHT, Tensor
 from predictor.ops.base import BACKWARD, FORWARD
 from predictor.ops.collective import Collective
 from predictor.ops.elementwise import Elementwise, Reduce
 from predictor.ops.gemm import Gemm
 from predictor.ops.norm import Norm
 from predictor.passes.freeze import is_trained
+from predictor.passes.sequence_parallel import gathers
 
 
 class CastRecipe(NamedTuple):
@@ -145,3 +146,78 @@ def _kernels(node: Node, op: Gemm, recipe: CastRecipe, name: str, elements: int,
     scope = f"{node.name} {name}"
     called = [scope] if ways == at_once else [scope, f"{scope} of columns"]
     return [Node(kernel, each, phase=node.phase, scope=each) for each in called]
+
+
+def keep_narrow(graph: Graph) -> Graph:
+    """A joint ``graph`` whose weights' products read what the forward pass brought into few bits, so that autograd
+    keeps that; itself where it has none.
+
+    What ranks gather is kept before it is gathered, and gathered again. What another operator's backward pass reads
+    (attention its result) is kept in full beside it. Source: transformer_engine/pytorch/module/linear.py and
+    layernorm_linear.py at d0067d0d, `saved_inputmat` and `ln_out`.
+    """
+    blocks = list(graph.blocks)
+    for b, block in enumerate(graph.blocks):
+        if block.backward_of is not None and any(map(_of_narrow_weight, block.nodes)):
+            forward, backward = _kept_narrow(blocks[block.backward_of], block)
+            blocks[block.backward_of], blocks[b] = forward, backward
+    return replace(graph, blocks=tuple(blocks))
+
+
+def _of_narrow_weight(node: Node) -> bool:
+    op = node.op
+    return isinstance(op, Gemm) and op.kind == "linear" and op.layout == "nt" and bytes_of(op.dtype) < 2
+
+
+def _kept_narrow(forward: Block, backward: Block) -> tuple[Block, Block]:
+    """The two blocks of a layer with the narrow tensors that the one makes for the other."""
+    makers = {id(t.storage): i for i, node in enumerate(forward.nodes) for t in node.outputs}
+    gathered = {id(t.storage): node for node in backward.nodes if gathers(node) for t in node.outputs}
+    casts = {node.name: i for i, node in enumerate(forward.nodes)}
+    made: dict[int, Tensor] = {}
+    more: dict[int, list[Tensor]] = {}
+    instead: dict[int, Tensor] = {}  # by id of a node, what it reads in place of an activation
+    for node in filter(_of_narrow_weight, backward.nodes):
+        read = next((t.storage for t in node.inputs[::-1] if t.role == ACTIVATION), None)
+        if read is None:
+            continue
+        gather = gathered.get(id(read))
+        source = read if gather is None else gather.inputs[0].storage
+        if id(source) not in makers:  # made again
+            continue
+        if id(source) not in made:
+            made[id(source)] = Tensor(f"{node.name} input", source.axes, source.shape, node.op.dtype)
+            writer = casts.get(f"{node.name} cast", makers[id(source)])
+            more.setdefault(writer, []).append(made[id(source)])
+        instead[id(node if gather is None else gather)] = made[id(source)]
+    written = [replace(n, outputs=(*n.outputs, *more[i])) if i in more else n for i, n in enumerate(forward.nodes)]
+    behind = []
+    for node in backward.nodes:
+        if id(node) in instead:
+            at = max(i for i, t in enumerate(node.inputs) if t.role == ACTIVATION)
+            node = replace(node, inputs=(*node.inputs[:at], instead[id(node)], *node.inputs[at + 1 :]))
+        behind.append(node)
+    return replace(forward, nodes=tuple(written)), replace(backward, nodes=tuple(behind))
+
+
+def spared_bytes(graph: Graph, itemsize: float, any_layout: bool) -> float:
+    """Bytes by which the frozen weights of narrow products, stored as these read them, are fewer than with ``itemsize``
+    bytes an element.
+
+    A product reads a weight along one axis forward and along the other backward. One copy serves both where tensor
+    cores take ``any_layout`` and the weight has one scale; else there are two (`RECIPES`). Source:
+    docs/features/low_precision_training at d0067d0d: Blackwell makes no physical transposes.
+    """
+    spared: dict[int, float] = {}
+    for block in graph.blocks:
+        for node in block.nodes if block.backward_of is None else ():
+            op = node.op
+            if not isinstance(op, Gemm) or op.kind != "linear" or bytes_of(op.dtype) >= 2:
+                continue
+            copies = 1 if any_layout and op.dtype == "fp8" and not op.quant else 2
+            left = itemsize - copies * weight_bytes(op.dtype, op.quant)
+            spared |= {
+                id(t): t.elements * left * block.repeat
+                for t in node.inputs if t.role == WEIGHT and len(t.axes) > 1 and not is_trained(t)
+            }  # fmt: skip
+    return sum(spared.values())

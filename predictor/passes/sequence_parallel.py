@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from predictor.errors import RequestError
 from predictor.files.records import replace
 from predictor.graph.graph import Graph, Node
-from predictor.graph.tensor import GRADIENT, WEIGHT
+from predictor.graph.tensor import ACTIVATION, GRADIENT, WEIGHT, Tensor
 from predictor.ops.base import BACKWARD, FORWARD
 from predictor.ops.collective import Collective
 from predictor.ops.gemm import Gemm
@@ -56,6 +56,34 @@ def beside_products(graph: Graph) -> Graph:
                 nodes.insert(_before_product(nodes) if op.kind == "all_gather" else len(nodes), node)
         blocks.append(replace(block, nodes=tuple(nodes)) if moved else block)
     return replace(graph, blocks=tuple(blocks))
+
+
+def read_again(graph: Graph) -> Graph:
+    """A fused joint ``graph`` whose weights' products read what the backward pass gathers again, and not what the
+    forward pass gathered, which nothing keeps: fusing writes a product's backward pass from its forward one."""
+    blocks = list(graph.blocks)
+    for b, block in enumerate(graph.blocks):
+        if block.backward_of is None:
+            continue
+        ahead = {
+            id(node.inputs[0].storage): node.outputs[0] for node in blocks[block.backward_of].nodes if gathers(node)
+        }
+        nodes: list[Node] = []
+        instead: dict[int, Tensor] = {}
+        for node in block.nodes:
+            if gathers(node) and (whole := ahead.get(id(node.inputs[0].storage))) is not None:
+                instead[id(whole)] = node.outputs[0]
+            elif any(id(t) in instead for t in node.inputs):
+                node = replace(node, inputs=tuple(instead.get(id(t), t) for t in node.inputs))
+            nodes.append(node)
+        if instead:
+            blocks[b] = replace(block, nodes=tuple(nodes))
+    return replace(graph, blocks=tuple(blocks))
+
+
+def gathers(node: Node) -> bool:
+    """Whether a node brings ranks' parts of an activation together."""
+    return isinstance(node.op, Collective) and node.op.kind == "all_gather" and node.inputs[0].role == ACTIVATION
 
 
 def products_beside(nodes: Sequence[Node]) -> dict[int, int]:

@@ -262,6 +262,15 @@ def fuse_kernels(graph: Graph, how: Lowering) -> Graph:
     return fuse(graph, how.engine, how.step.attention, apart)
 
 
+def gather_again(graph: Graph, how: Lowering) -> Graph:
+    """Fused products that read what split sequences are gathered to again in the backward pass."""
+    if how.accumulate is None or not how.sequences or how.tp == 1 or not how.engine.fuses:
+        return graph
+    from predictor.passes.sequence_parallel import read_again
+
+    return read_again(graph)
+
+
 def save_products(graph: Graph, how: Lowering) -> Graph:
     """Layers that run again, without the products and the attention that their framework saves."""
     if how.accumulate is None or not how.keeps_products:
@@ -299,11 +308,12 @@ def cast_operands(graph: Graph, how: Lowering) -> Graph:
     formats = how.formats
     if not how.engine.fuses or how.accumulate is None or formats is None or bytes_of(formats.linear.dtype) >= 2:
         return graph
-    from predictor.passes.narrow import with_casts
+    from predictor.passes.narrow import keep_narrow, with_casts
 
     training = how.engine.training
     now = training is not None and training.scales_now and formats.linear.dtype == "fp8"
-    return with_casts(graph, how.step.lora > 0, formats.linear.quant or (CURRENT if now else ""))
+    graph = with_casts(graph, how.step.lora > 0, formats.linear.quant or (CURRENT if now else ""))
+    return keep_narrow(graph) if training is not None and training.keeps_narrow else graph
 
 
 def gather_for_adapters(graph: Graph, how: Lowering) -> Graph:
@@ -358,8 +368,9 @@ OF_ALL: tuple[Pass, ...] = (
 )  # fmt: skip
 #: What follows: one rank of a mesh, its kernels in its engine, and what serving or training puts around them.
 OF_A_RANK: tuple[Pass, ...] = (
-    run_again, train_adapters, shard, overlap_eagerly, spread_experts, fuse_kernels, save_products, attend_over_ranks,
-    train_experts, train_fused_adapters, cast_operands, gather_for_adapters, cut_products, unpack_base, choose_tokens,
+    run_again, train_adapters, shard, overlap_eagerly, spread_experts, fuse_kernels, gather_again, save_products,
+    attend_over_ranks, train_experts, train_fused_adapters, cast_operands, gather_for_adapters, cut_products,
+    unpack_base, choose_tokens,
 )  # fmt: skip
 #: Every pass in its order.
 PASSES = OF_ALL + OF_A_RANK

@@ -336,11 +336,11 @@ def _of_training(run: Run, plan: Plan) -> tuple[Held, int]:
         training = run.work.training
         if training is not None and training.lora:
             from predictor.passes.freeze import is_trained  # who trains all weights starts without them
-            from predictor.passes.unpack import spared_bytes
+            from predictor.simulate.step_plan import spared_of_frozen
 
             graph, itemsize = plan.stages[0].graph, 2.0 if run.numbers.mixed else 4.0
             trained = sum(w.elements * n for w, n in graph.weights() if is_trained(w))
-            frozen = count * itemsize - spared_bytes(graph, itemsize)
+            frozen = count * itemsize - spared_of_frozen(graph, run.work.engine, run.gpu, run.numbers)
             return _state(run, trained, 1, frozen)._replace(activations=saved), 0
         return _state(run, count, 1)._replace(activations=saved), 0
     work, over, parallel = run.work, run.work.parallelism, plan.parallel

@@ -12,11 +12,13 @@ from predictor.files.records import replace
 from predictor.formats.parts import Formats
 from predictor.graph import OPTIMIZER, Graph
 from predictor.graph.saved import saved_tensors
+from predictor.hardware.generation import takes_any_layout
 from predictor.hardware.gpu import GPUSpec
 from predictor.hardware.system import SystemSpec
 from predictor.models.base import Model, Stack
 from predictor.models.step import Step
 from predictor.ops.embedding import CrossEntropy
+from predictor.passes import narrow
 from predictor.passes.context_parallel import check_context
 from predictor.passes.freeze import is_trained
 from predictor.passes.mesh import Mesh
@@ -188,7 +190,7 @@ def training_plan(config: Model, work: Workload, numbers: Precision, step: Step,
                 if graph.blocks:
                     rank[name] = len(stages)
                     stages.append(stage(graph, phase))
-            spared = sum(spared_bytes(graph, exchange.itemsize) for graph in ahead) if training.lora else 0.0
+            spared = sum(spared_of_frozen(graph, engine, gpu, numbers) for graph in ahead) if training.lora else 0.0
             places_of = rank["reduce"], rank["gather"], rank["update"]
             ranked.append(Rank(mine, *places_of, count, trained, spared, experts, learn))
         ranks.append(kinds[mine])
@@ -208,6 +210,16 @@ def _ahead(graph: Graph) -> Graph:
 def _trained(graph: Graph) -> int:
     """Elements of the weights of adapters, which alone are trained where there are any."""
     return sum(weight.elements * count for weight, count in graph.weights() if is_trained(weight))
+
+
+def spared_of_frozen(graph: Graph, engine: Engine, gpu: GPUSpec, numbers: Precision) -> float:
+    """Bytes that frozen weights take less than in the numbers of the activations: packed ones, and those of products of
+    8 bits and fewer where the framework keeps them in these."""
+    itemsize = 2.0 if numbers.mixed else 4.0
+    spared = spared_bytes(graph, itemsize)
+    if engine.training is not None and engine.training.keeps_narrow:
+        spared += narrow.spared_bytes(graph, itemsize, takes_any_layout(gpu))
+    return spared
 
 
 def _copied(graph: Graph, config: Stack, tp: int, adapters: bool) -> int:

@@ -42,7 +42,7 @@ VINTAGES = (
             " docs/user-guide/features/cuda_graph.md:26-37 (a graph a layer, or full_iteration without the optimizer)",
             tensor_overlaps=True, gradients_overlap=True, weights_overlap=True, p2p_overlaps=True, bucket_bytes=_BUCKET,
             adds_in_product=True, main_gradients="fp32", norm_and_clip=True, scales=("fp8_current", "fp8_block"),
-            whole_adapters=True, attention=CUDNN_9, captures=CAPTURES,
+            whole_adapters=True, attention=CUDNN_9, keeps_narrow=True, captures=CAPTURES,
             unverified="that adapters beside its layers are NeMo's",
         ),
     ),
