@@ -349,10 +349,10 @@ class TrainingFramework:
     is scaled beside "fp8" itself, which is `predictor.formats.quantization.CURRENT` where ``scales_now`` (else from
     steps before). ``whole_adapters``: adapters beside layers of split sequences gather them
     (`predictor.passes.adapters`). ``keeps_products``: selective recomputation saves attention and every second
-    product (`predictor.passes.keep_products`), and not all but attention's scores. ``products_apart``: linear layers of
-    one input are not joined. ``keeps_narrow``: operands of products of 8 bits and fewer are kept in them, of an input
-    for the gradient of the weight, and of a weight that is frozen. ``captures``: of
-    `predictor.engines.base.CAPTURES`, what it can capture in CUDA graphs.
+    product (`predictor.passes.keep_products`), and not all but attention's scores. ``attends_again``: it runs fused
+    attention again. ``products_apart``: linear layers of one input are not joined. ``keeps_narrow``: operands of
+    products of 8 bits and fewer are kept in them, of an input for the gradient of the weight, and of a weight that is
+    frozen. ``captures``: of `predictor.engines.base.CAPTURES`, what it can capture in CUDA graphs.
     """
 
     source: str
@@ -374,6 +374,7 @@ class TrainingFramework:
     attention: str = ""
     whole_adapters: bool = False
     keeps_products: bool = False
+    attends_again: bool = False
     products_apart: bool = False
     keeps_narrow: bool = False
     captures: tuple[str, ...] = ()

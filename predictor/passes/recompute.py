@@ -3,7 +3,8 @@
 "full": every layer's forward pass runs again before its backward pass, so that a layer saves no more than its input
 (Chen et al., arXiv:1604.06174). "selective": of attention that is no fused kernel, the scores and what is made of them
 (mask, softmax, dropout) run again: they grow with the square of the sequence and cost little (Korthikanti et al.,
-arXiv:2205.05198, section 5). What runs again counts as backward; saved is what the joint graph's edges then say.
+arXiv:2205.05198, section 5); Megatron Core runs a fused
+kernel again, too (`attend_again`). What runs again counts as backward; saved is what the joint graph's edges then say.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from predictor.errors import unknown_name
 from predictor.files.records import replace
 from predictor.graph.graph import Block, Graph, Node
 from predictor.graph.tensor import ACTIVATION, GRADIENT, Tensor
+from predictor.ops.attention import Attention
 from predictor.ops.base import BACKWARD
 
 NONE, SELECTIVE, FULL = "none", "selective", "full"
@@ -41,6 +43,34 @@ def recompute(graph: Graph, kind: str) -> Graph:
                 block.backward_of, block.running,
             )  # fmt: skip
     return replace(graph, blocks=tuple(blocks)) if changed else graph
+
+
+def attend_again(graph: Graph) -> Graph:
+    """A joint ``graph`` whose fused attention runs again ahead of its backward pass, which reads what that makes: a
+    checkpoint around core attention. What follows attention saves its result all the same. Source:
+    megatron/core/transformer/attention.py at d98e8a64, `checkpoint_core_attention`."""
+    blocks = list(graph.blocks)
+    for b, block in enumerate(graph.blocks):
+        if block.backward_of is None or not is_layer(blocks[block.backward_of]):
+            continue
+        ahead = {(node.scope, node.name): node for node in blocks[block.backward_of].nodes if _attends(node)}
+        nodes: list[Node] = []
+        copies: dict[int, Tensor] = {}
+        for node in block.nodes:
+            forward = ahead.pop((node.scope, node.name), None) if _attends(node) else None
+            if forward is not None:
+                copies = {id(t): t.copied() for t in forward.outputs}
+                made = tuple(copies[id(t)] for t in forward.outputs)
+                nodes.append(replace(forward, outputs=made, phase=BACKWARD))
+            if _attends(node):
+                node = replace(node, inputs=tuple(instead(copies, t) for t in node.inputs))
+            nodes.append(node)
+        blocks[b] = replace(block, nodes=tuple(nodes))
+    return replace(graph, blocks=tuple(blocks))
+
+
+def _attends(node: Node) -> bool:
+    return isinstance(node.op, Attention)
 
 
 def is_layer(block: Block) -> bool:

@@ -17,7 +17,7 @@ from predictor.models.step import Step
 from predictor.passes.freeze import freeze
 from predictor.passes.name_parts import with_parts
 from predictor.passes.quantize import quantize
-from predictor.passes.recompute import FULL, SELECTIVE, recompute
+from predictor.passes.recompute import FULL, SELECTIVE, attend_again, recompute
 from predictor.request.parallelism import Parallelism
 from predictor.request.workload import Workload
 
@@ -82,6 +82,12 @@ class Lowering(NamedTuple):
         """Whether selective recomputation is of whole layers, less the products that their framework saves."""
         framework = self.engine.training
         return self.recompute == SELECTIVE and framework is not None and framework.keeps_products
+
+    @property
+    def attends_again(self) -> bool:
+        """Whether selective recomputation in training is of fused attention, too."""
+        framework = self.engine.training if self.accumulate is not None else None
+        return self.recompute == SELECTIVE and framework is not None and framework.attends_again
 
     @property
     def serves(self) -> bool:
@@ -272,9 +278,10 @@ def gather_again(graph: Graph, how: Lowering) -> Graph:
 
 
 def save_products(graph: Graph, how: Lowering) -> Graph:
-    """Layers that run again, without the products and the attention that their framework saves."""
+    """Layers that run again, without the products and the attention that their framework saves; or fused attention
+    alone, where that runs again."""
     if how.accumulate is None or not how.keeps_products:
-        return graph
+        return attend_again(graph) if how.attends_again else graph
     from predictor.passes.keep_products import keep_products
 
     return keep_products(graph)

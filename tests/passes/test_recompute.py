@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
+from predictor.engines.pytorch.engine import COMPILE
 from predictor.errors import UnknownNameError
 from predictor.graph import Graph
 from predictor.graph.saved import saved_tensors
 from predictor.models.built import Step, build, load_config
+from predictor.ops import Attention
 from predictor.ops.base import Op
 from predictor.passes.autograd import joint
-from predictor.passes.recompute import is_layer, recompute
+from predictor.passes.fuse import fuse
+from predictor.passes.recompute import attend_again, is_layer, recompute
 
 MODELS = ["gpt2", "llama-3.2-1b", "bert-base", "opt-350m", "gemma-2-2b", "mixtral-8x7b", "deepseek-v2-lite", "t5-small"]
 
@@ -59,6 +63,31 @@ def test_full_saves_the_inputs_of_layers() -> None:
     assert [(entry.tensor.name, entry.nbytes) for entry in kept] == [("mlp residual", config.layers * hidden)]
     rest = [entry for entry in saved_tensors(graph) if id(entry.tensor) not in of_layers]
     assert saved_bytes(again) == sum(entry.nbytes for entry in rest) + config.layers * hidden
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("model", ["gpt2", "llama-3.2-1b", "mixtral-8x7b", "deepseek-v2-lite"])
+def test_fused_attention_runs_again_and_nothing_else(model: str, fused: bool) -> None:
+    forward = trained(model, "flash")
+    graph = joint(fuse(forward, COMPILE) if fused else forward)
+    again = attend_again(graph)
+    attention = [n.op.flops() * b.repeat for b in forward.blocks for n in b.nodes if isinstance(n.op, Attention)]
+    assert again.flops() - graph.flops() == pytest.approx(sum(attention), rel=1e-12)
+    names = [(n.name, n.op) for b in again.blocks for n in b.nodes]
+    assert len(names) == sum(len(b.nodes) for b in graph.blocks) + len(attention)
+    for block in again.blocks:
+        for before, node in pairwise(block.nodes):
+            if isinstance(node.op, Attention) and block.backward_of is not None and node.op.is_backward:
+                assert isinstance(before.op, Attention) and not before.op.is_backward
+                assert id(before.outputs[-1]) in {id(t) for t in node.inputs}  # the log-sum-exp
+
+
+def test_what_follows_attention_saves_its_result() -> None:
+    """A checkpoint around core attention drops the log-sum-exp; the product behind attention reads what it made."""
+    graph = joint(trained("llama-3.2-1b", "flash"))
+    again = attend_again(graph)
+    dropped = {e.tensor.name for e in saved_tensors(graph)} - {e.tensor.name for e in saved_tensors(again)}
+    assert dropped == {"attention core log-sum-exp"}
 
 
 def test_none_changes_nothing() -> None:

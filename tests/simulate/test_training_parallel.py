@@ -430,3 +430,24 @@ def test_a_pipeline_takes_micro_batches_of_one_and_says_it(capsys: pytest.Captur
 def test_sequence_parallelism_in_serving_is_refused(words: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedError, match=r"--sp: not built yet for --mode"):
         Request("llama-3.2-1b", "h100", tp=2, sp=True, artifacts="roofline", **words).run()
+
+
+@pytest.mark.parametrize("cp", [1, 2])
+def test_megatron_core_attends_again(cp: int) -> None:
+    """Selective recomputation adds a forward pass of fused attention, in a ring of ranks with its exchanges; releases
+    before Core, and unfused attention, run what they ran."""
+
+    def asked(recompute: str, software: str = "") -> Any:
+        return predictor.predict(
+            "llama-3.1-8b", "h100", mode="train", batch=1, seq_len=8192, execution="megatron", software=software,
+            recompute=recompute, tp=2, sp=True, cp=cp,
+        )  # fmt: skip
+
+    def attention(answer: Any, phase: str) -> float:
+        return sum(row.latency_s for row in answer.breakdown if (row.op, row.phase) == ("attention", phase))
+
+    none, selective = asked("none"), asked("selective")
+    assert attention(selective, "backward") == pytest.approx(
+        attention(none, "backward") + attention(none, "forward"), rel=0.01
+    )
+    assert asked("selective", "2022").latency_s == asked("none", "2022").latency_s
