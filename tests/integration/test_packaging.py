@@ -10,6 +10,7 @@ import sysconfig
 import tarfile
 import venv
 import zipfile
+import zlib
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,11 @@ def test_wheel(built: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         archive.extractall(tmp_path)
+        packed = archive.getinfo("predictor/_models/default/attention/weights.npz")
+    # Packed with the least effort: `pip install .` waits for it (`tools/wheel_hook.py`).
+    weights = (ROOT / "models" / "default" / "attention" / "weights.npz").read_bytes()
+    assert packed.compress_size == pytest.approx(len(zlib.compress(weights, zlib.Z_BEST_SPEED)), rel=1e-3)
+    assert packed.compress_size > 1.01 * len(zlib.compress(weights))
     assert {f"predictor/_models/default/{name}" for name in shipped()} <= names
     assert "predictor/hardware/gpus/h100-sxm.yaml" in names
     assert "predictor/models/built/configs/gpt3.json" in names
