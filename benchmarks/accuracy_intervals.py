@@ -5,8 +5,9 @@ usage: benchmarks/accuracy_intervals.py --data $TILECAST_DATA [--rows ROWS.csv] 
 
 It forecasts rows of $TILECAST_DATA/ground_truth and keeps, of each, the logarithm of measured / forecast beside what is
 known of the request (`predictor.simulate.error_model`), in ROWS.csv. With --old it reads that file and forecasts
-nothing. Then every suite is left out in turn: scales and factors come from the others, and its rows are judged. With
---write those from all suites go into predictor/simulate/error_model.json. No forecast moves by it: widths alone.
+nothing. Then every suite is left out in turn: scales and factors come from the others, and its rows are judged. So
+are probabilities (`predictor.simulate.odds`): which of two measured runs is faster, and whether a run keeps to a limit.
+With --write what all suites teach goes into predictor/simulate/error_model.json. No forecast moves by it.
 
 Suites count alike, whatever their rows. Rows that say a release stand there a second time without it (``open``), at
 half the weight of a suite, and are judged apart: they teach what a release that is not given costs.
@@ -46,6 +47,8 @@ from predictor.fit.suite import case_forecast  # noqa: E402
 from predictor.forecast.forecast import Forecast, forecast  # noqa: E402
 from predictor.kernels.interval import LEVEL  # noqa: E402
 from predictor.simulate.error_model import (  # noqa: E402
+    BOARD,
+    ENGINE,
     FILE,
     HOST,
     KERNELS,
@@ -54,6 +57,7 @@ from predictor.simulate.error_model import (  # noqa: E402
     LEAST,
     MODULES,
     PARTS,
+    QUEUE,
     SCHEMA_VERSION,
     TPOT,
     TTFT,
@@ -61,6 +65,7 @@ from predictor.simulate.error_model import (  # noqa: E402
     Facts,
 )
 from predictor.simulate.interval import RunSpread, facts_of  # noqa: E402
+from predictor.simulate.odds import END, share_below  # noqa: E402
 
 FloatArray = npt.NDArray[np.float64]
 #: Suites of whole runs, and of services with the rows that are drawn of each (a simulation takes 0.1 to 5 s).
@@ -72,7 +77,10 @@ SERVICES = {"aic_silicon_h100": 100, "aic_silicon_2": 120, "inferencex_dsr1": 70
 #: Modules of `kernelbench` and models of `timm` that are drawn, the latter for so many seconds at most.
 MODULES_DRAWN, TIMM_SECONDS = 70, 60.0
 #: Columns of the rows.
-ABOUT = ("suite", "figure", "open", "case", "gpu", "board", "engine", "kind", "gpus", "error", "old_low", "old_high")
+ABOUT = (
+    "suite", "figure", "open", "case", "gpu", "board", "engine", "kind", "gpus", "seconds", "error", "old_low",
+    "old_high",
+)  # fmt: skip
 SIZES = tuple(f"{part}_{side}" for part in PARTS if part not in KINDS for side in ("below", "above"))
 
 #: What intervals were made with before, in `before`: seconds that a launched kernel came later, the share of a step on
@@ -81,18 +89,26 @@ SIZES = tuple(f"{part}_{side}" for part in PARTS if part not in KINDS for side i
 OLD_LATE_S, OLD_STEP_SHARE = 10.8e-6, 0.002
 OLD_SERVED = {TTFT: (-0.096, 0.548), TPOT: (-0.058, 0.124)}
 
-#: Of the fit, all chosen by leaving suites out: degrees of freedom of Student's t; rows for which a suite counts at
-#: most; the prior of a scale's logarithm, and its deviation; suites for which a kind of runs trusts all kinds as much
-#: as itself; rows below which it trusts them alone.
-FREEDOM, ROWS_ALIKE = 4.0, 8.0
-PRIOR, DEVIATION = {KERNELS: 1.0, HOST: 0.5, LATE: 0.5}, 1.0
+#: Of the fit, all chosen by leaving suites out: how many times its score a suite counts beside the prior; the prior of
+#: a scale's logarithm, and its deviation; suites for which a kind of runs trusts all kinds as much as itself; rows
+#: below which it trusts them alone.
+EVIDENCE = 8.0
+PRIOR, DEVIATION = {KERNELS: 1.0, HOST: 0.5, LATE: 0.5, QUEUE: 0.3}, 0.3
 OTHER_PRIOR = 0.1
-BORROWED, FEWEST = 2.0, 20
+BORROWED, FEWEST = 1.0, 20
+#: Where a normal distribution has 90 % below it: ends that scales are learned with, before there are factors.
+NORMAL_END = 1.2816
 #: Suites for which the side of a kind's errors is believed by half.
-SIDED, SIDES = 3.0, np.array([-1.0, 1.0])
+SIDED, SIDES = 3.0, np.array([-1.0, 0.0, 1.0])
 #: Weight of rows whose release was taken away, beside those of their suite.
 OPEN_WEIGHT = 0.5
 TAIL = (1.0 - LEVEL) / 2.0
+#: Parts that two runs on one board, or of one engine, may have apart: what is tried.
+APART = (1.0, 0.7, 0.5, 0.35, 0.25, 0.15)
+#: Pairs of a suite that are drawn at most, and the factor between their forecasts from which no one has to ask.
+PAIRS, CLOSE = 2000, 1.5
+#: Limits that rows are held against, as factors of the forecast.
+LIMITS = (0.7, 0.85, 1.0, 1.2, 1.5, 2.0)
 
 
 # --------------------------------------------------------------------------------------------------- what was measured
@@ -109,8 +125,8 @@ def before(spread: RunSpread, trains_on_many: bool) -> tuple[float, float]:
 
 
 def row_of(
-    suite: str, figure: str, case: str, made: Forecast, facts: Facts, error: float, old: tuple[float, float],
-    opened: bool,
+    suite: str, figure: str, case: str, made: Forecast, facts: Facts, seconds_s: float, measured_s: float,
+    old: tuple[float, float], opened: bool,
 ) -> dict[str, Any]:  # fmt: skip
     """A row of the file."""
     spread, work = made.spread, made.run.work
@@ -119,7 +135,8 @@ def row_of(
     board = ("measured", "sibling", "unseen")[int(np.argmax([seconds[0], seconds[1], seconds[2:4].sum()]))]
     about = (
         suite, figure, int(opened), case, made.run.gpu.id, board, work.execution, facts.kind,
-        work.parallelism.num_gpus, f"{error:.4f}", f"{old[0]:.4f}", f"{old[1]:.4f}",
+        work.parallelism.num_gpus, f"{seconds_s:.5g}", f"{math.log(measured_s / seconds_s):.4f}",
+        f"{old[0]:.4f}", f"{old[1]:.4f}",
     )  # fmt: skip
     sizes = {
         f"{part}_{side}": f"{float(size):.4g}"
@@ -136,8 +153,8 @@ def of_run(suite: str, case: str, made: Forecast, measured_s: float, opened: boo
         return
     work = made.run.work
     old = before(made.spread, work.training is not None and work.parallelism.num_gpus > 1)
-    error = math.log(measured_s / made.latency_s)
-    yield row_of(suite, "latency", case, made, facts_of(made.spread, made.run), error, old, opened)
+    facts = facts_of(made.spread, made.run)
+    yield row_of(suite, "latency", case, made, facts, made.latency_s, measured_s, old, opened)
 
 
 def runs(data: Path, suite: str) -> Iterator[dict[str, Any]]:
@@ -190,11 +207,11 @@ def services(data: Path, suite: str, most: int) -> Iterator[dict[str, Any]]:
                 measured_s = case.measured[f"{figure}_ms"] * 1e-3
                 if not values.size or not math.isfinite(measured_s):
                     continue
-                error = math.log(measured_s / STATISTICS[case.statistic](values))
+                seconds_s = STATISTICS[case.statistic](values)
                 down, up = (math.hypot(*(facts.sizes[part][side] for part in (KERNELS, HOST, LATE))) for side in (0, 1))
                 low, high = OLD_SERVED[figure]
                 old = -math.hypot(down, low), math.hypot(up, high)
-                yield row_of(suite, figure, case.name, known["step"], facts, error, old, False)
+                yield row_of(suite, figure, case.name, known["step"], facts, seconds_s, measured_s, old, False)
     finally:
         goals.ranges_of = module.ranges_of = original  # type: ignore[attr-defined]
 
@@ -310,32 +327,36 @@ class Rows:
         w = self.words
         return np.array([" ".join(each) for each in zip(w["suite"], w["figure"], w["open"], strict=True)])
 
-    def weights(self, most: float) -> FloatArray:
-        """(n,) that make each of the series count as ``most`` rows, or as what it has."""
+    def weights(self) -> FloatArray:
+        """(n,) that make each of the series count alike, those without a release by `OPEN_WEIGHT`."""
         _, place, counts = np.unique(self.series, return_inverse=True, return_counts=True)
-        weights = np.minimum(most, counts)[place] / counts[place]
-        return np.where(self.words["open"] == "1", OPEN_WEIGHT, 1.0) * weights
+        result: FloatArray = np.where(self.words["open"] == "1", OPEN_WEIGHT, 1.0) / counts[place]
+        return result
 
 
 def scales_of(rows: Rows) -> FloatArray:
-    """Scales by part: the likeliest of a two-sided Student's t, with a prior on their logarithms."""
+    """Scales by part: the least geometric mean over suites of their interval scores, with a prior on their logarithms.
+
+    Suites whose errors are large count no more than others so. Left out in turn, suites have better intervals by it
+    than by the likelihood of Student's t, by quantile regression, by boosted trees, and by one width a kind.
+    """
     prior = np.log([PRIOR.get(part, OTHER_PRIOR) for part in PARTS])
-    weights, y = rows.weights(ROWS_ALIKE), rows.y
+    weights, y = rows.weights(), rows.y
+    _, place = np.unique(rows.series, return_inverse=True)
+    whole = np.bincount(place, weights)  # of each of the series
 
     def loss(logs: FloatArray) -> tuple[float, FloatArray]:
         squares = np.exp(2.0 * logs)
-        below, above = rows.below @ squares + LEAST**2, rows.above @ squares + LEAST**2
-        up = y > 0.0
-        variance = np.where(up, above, below)
-        ratio = y * y / variance / FREEDOM
-        both = np.sqrt(below) + np.sqrt(above)
-        value = -np.log(both / 2.0) - (FREEDOM + 1.0) / 2.0 * np.log1p(ratio)
-        slope = (FREEDOM + 1.0) / 2.0 * ratio / (1.0 + ratio) / variance
-        by_below = -0.5 / both / np.sqrt(below) + np.where(up, 0.0, slope)
-        by_above = -0.5 / both / np.sqrt(above) + np.where(up, slope, 0.0)
-        gradient = ((weights * by_below) @ rows.below + (weights * by_above) @ rows.above) * 2.0 * squares
+        below, above = (np.sqrt(sizes @ squares + LEAST**2) for sizes in (rows.below, rows.above))
+        ends = NORMAL_END * np.stack([-below, above], axis=1)
+        means = np.bincount(place, weights * winkler(y, ends)) / whole
+        each = EVIDENCE * weights / means[place] * NORMAL_END / 2.0
+        outside = 2.0 / (1.0 - LEVEL)
+        by_below = each * (1.0 - outside * (y < ends[:, 0])) / below
+        by_above = each * (1.0 - outside * (y > ends[:, 1])) / above
+        gradient = (by_below @ rows.below + by_above @ rows.above) * 2.0 * squares
         away = (logs - prior) / DEVIATION
-        return float(-(weights @ value) + 0.5 * away @ away), -gradient + away / DEVIATION
+        return float(EVIDENCE * (whole @ np.log(means)) + 0.5 * away @ away), gradient + away / DEVIATION
 
     fitted = minimize(loss, prior.copy(), jac=True, method="L-BFGS-B", bounds=[(-6.0, 3.0)] * len(PARTS))
     scales: FloatArray = np.exp(fitted.x)
@@ -355,8 +376,8 @@ def quantiles(values: FloatArray, weights: FloatArray, levels: Sequence[float]) 
     return result
 
 
-def factors_of(rows: Rows, scales: FloatArray) -> dict[str, tuple[float, float]]:
-    """[below, above] by kind: quantiles of error / half-width, suites alike.
+def factors_of(rows: Rows, scales: FloatArray) -> dict[str, tuple[float, float, float]]:
+    """(below, of the median, above) by kind: quantiles of error / half-width, suites alike.
 
     Suites are the draws of split conformal prediction: of K of them the levels are those for one more (times (K + 1) /
     K). A kind with few suites borrows from all, and has no quantiles of its own below `FEWEST` rows. Nor do few suites
@@ -364,44 +385,47 @@ def factors_of(rows: Rows, scales: FloatArray) -> dict[str, tuple[float, float]]
     """
     below, above = half_widths(rows, scales)
     z = np.where(rows.y > 0.0, rows.y / above, rows.y / below)
-    weights, names = rows.weights(1.0), rows.words["suite"]
+    weights, names = rows.weights(), rows.words["suite"]
     count = len(set(names))
     least = max(1.0 - (1.0 - TAIL) * (count + 1.0) / count, 0.01)
-    pooled = quantiles(z, weights, (least, 1.0 - least))
+    pooled = quantiles(z, weights, (least, 0.5, 1.0 - least))
     factors = {}
     for kind in KINDS:
         mine = rows.words["kind"] == kind
         suites = len(set(names[mine]))
-        low, high = pooled
+        three = pooled
         if mine.sum() >= FEWEST:
             (size,) = quantiles(np.abs(z[mine]), weights[mine], (LEVEL,))
             sided, share = suites / (suites + SIDED), suites / (suites + BORROWED)
-            of_kind = sided * quantiles(z[mine], weights[mine], (TAIL, 1.0 - TAIL)) + (1.0 - sided) * size * SIDES
-            low, high = share * of_kind + (1.0 - share) * pooled
-        factors[kind] = min(float(low), 0.0), max(float(high), 0.0)
+            of_kind = sided * quantiles(z[mine], weights[mine], (TAIL, 0.5, 1.0 - TAIL)) + (1.0 - sided) * size * SIDES
+            three = share * of_kind + (1.0 - share) * pooled
+        low, high = min(float(three[0]), -LEAST), max(float(three[2]), LEAST)
+        factors[kind] = low, min(max(float(three[1]), 0.9 * low), 0.9 * high), high
     return factors
 
 
-def model_of(rows: Rows) -> ErrorModel:
+def model_of(rows: Rows, apart: Mapping[str, float] | None = None) -> ErrorModel:
     """What all rows teach."""
     scales = scales_of(rows)
-    return ErrorModel(dict(zip(PARTS, scales.tolist(), strict=True)), factors_of(rows, scales))
+    pairs = {BOARD: 1.0, ENGINE: 1.0} if apart is None else apart
+    return ErrorModel(dict(zip(PARTS, scales.tolist(), strict=True)), factors_of(rows, scales), pairs)
 
 
 def ends_of(rows: Rows, model: ErrorModel) -> FloatArray:
-    """(n, 2) logarithms of the intervals' ends."""
+    """(n, 3) logarithms of the intervals' ends, with that of the median between them."""
     below, above = half_widths(rows, np.array([model.scales[part] for part in PARTS]))
     factors = np.array([model.factors[kind] for kind in rows.words["kind"]])
-    return np.stack([factors[:, 0] * below, factors[:, 1] * above], axis=1)
+    middle = factors[:, 1] * np.where(factors[:, 1] > 0.0, above, below)
+    return np.stack([factors[:, 0] * below, middle, factors[:, 2] * above], axis=1)
 
 
 # ---------------------------------------------------------------------------------------------------------- the judge
 
 
 def left_out(rows: Rows) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Ends (n, 2) of every suite by what the others teach; of one width for all (n, 2); and where each error lies in
-    the errors of the others, measured by their intervals (n,), from 0 to 1."""
-    ends, single = np.zeros((len(rows.y), 2)), np.zeros((len(rows.y), 2))
+    """Ends and medians (n, 3) of every suite by what the others teach; ends of one width for all (n, 2); and where each
+    error lies in the errors of the others, measured by their intervals (n,), from 0 to 1."""
+    ends, single = np.zeros((len(rows.y), 3)), np.zeros((len(rows.y), 2))
     places = np.zeros(len(rows.y))
     for suite in sorted(set(rows.words["suite"])):
         out = rows.words["suite"] == suite
@@ -409,37 +433,148 @@ def left_out(rows: Rows) -> tuple[FloatArray, FloatArray, FloatArray]:
         model = model_of(others)
         ends[out] = ends_of(mine, model)
         said = others.of(others.words["open"] == "0")
-        single[out] = quantiles(said.y, said.weights(1.0), (TAIL, 1.0 - TAIL))
+        single[out] = quantiles(said.y, said.weights(), (TAIL, 1.0 - TAIL))
         inner = _relative(said.y, ends_of(said, model))
         order = np.argsort(inner)
-        shares = np.cumsum(said.weights(1.0)[order]) / said.weights(1.0).sum()
+        shares = np.cumsum(said.weights()[order]) / said.weights().sum()
         places[out] = np.interp(_relative(mine.y, ends[out]), inner[order], shares, left=0.0, right=1.0)
     return ends, single, places
 
 
+@dataclass
+class Pairs:
+    """Pairs of measured rows of a suite, the one with the shorter forecast first: (pairs,) each. ``gap``: log ratio of
+    their medians; ``square``: of the ends' distances from the medians, on the side of the other; whether they share a
+    board, an engine; whether the first was faster; the suite, the weight, and whether forecasts are close."""
+
+    gap: FloatArray
+    square: FloatArray
+    board: npt.NDArray[np.bool_]
+    engine: npt.NDArray[np.bool_]
+    won: npt.NDArray[np.bool_]
+    suite: npt.NDArray[Any]
+    weight: FloatArray
+    close: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, rows: Rows, ends: FloatArray) -> Pairs:
+        """Of each of the series all pairs, or `PAIRS` that a seed draws."""
+        draw, parts = np.random.default_rng(0), []
+        for name in np.unique(rows.series):
+            mine = np.flatnonzero(rows.series == name)
+            first, other = np.triu_indices(len(mine), 1)
+            if len(first) > PAIRS:
+                some = draw.choice(len(first), PAIRS, replace=False)
+                first, other = first[some], other[some]
+            parts.append((mine[first], mine[other], np.full(len(first), 1.0 / max(len(first), 1))))
+        first, other, weight = (np.concatenate(column) for column in zip(*parts, strict=True))
+        logs = np.log(rows.words["seconds"].astype(np.float64))
+        medians = logs + ends[:, 1]
+        swapped = medians[first] > medians[other]
+        first, other = np.where(swapped, other, first), np.where(swapped, first, other)
+        square = (ends[first, 2] - ends[first, 1]) ** 2 + (ends[other, 1] - ends[other, 0]) ** 2
+        w = rows.words
+        return cls(
+            medians[other] - medians[first], square, w["gpu"][first] == w["gpu"][other],
+            w["engine"][first] == w["engine"][other], logs[other] + rows.y[other] > logs[first] + rows.y[first],
+            w["suite"][first], weight, np.abs(logs[other] - logs[first]) < math.log(CLOSE),
+        )  # fmt: skip
+
+    def chances(self, apart: Mapping[str, float]) -> FloatArray:
+        """(pairs,) that the first is faster, as `predictor.simulate.odds.faster`."""
+        shared = np.where(self.board, apart[BOARD], 1.0) * np.where(self.engine, apart[ENGINE], 1.0)
+        result: FloatArray = share_below(END * self.gap / np.sqrt(shared * self.square))
+        return result
+
+    def apart(self, mask: npt.NDArray[np.bool_]) -> dict[str, float]:
+        """The parts of `APART` under which what was seen is likeliest, of some of the pairs."""
+
+        def surprise(parts: dict[str, float]) -> float:
+            chances = self.chances(parts)
+            return float(-(self.weight * mask) @ np.log(np.where(self.won, chances, 1.0 - chances)))
+
+        return min(({BOARD: b, ENGINE: e} for b in APART for e in APART), key=surprise)
+
+    def left_out(self) -> FloatArray:
+        """(pairs,) chances of every suite by the parts that the others teach."""
+        chances = np.zeros(len(self.gap))
+        for suite in np.unique(self.suite):
+            out = self.suite == suite
+            chances[out] = self.chances(self.apart(~out))[out]
+        return chances
+
+
+def judged(chances: FloatArray, came: npt.NDArray[np.bool_], weights: FloatArray, least: float) -> str:
+    """Brier score, and by classes of a tenth (of a fifth from 0 on) how often it came beside how often it was said."""
+    brier = weights @ (chances - came) ** 2 / weights.sum()
+    place = np.clip(((chances - least) * 5.0 / (1.0 - least)).astype(int), 0, 4)
+    shown = []
+    worst = 0.0
+    for each in range(5):
+        part = weights * (place == each)
+        if part.sum() > 0.01 * weights.sum():
+            said, seen = part @ chances / part.sum(), part @ came / part.sum()
+            shown.append(f"{said:.0%}: {seen:.0%}")
+            worst = max(worst, abs(said - seen))
+    return f"{brier:.3f} | {worst * 100.0:.0f} points | {', '.join(shown)}"
+
+
+def _chances(rows: Rows, ends: FloatArray) -> list[str]:
+    """The table of probabilities: pairs, and limits."""
+    lines = ["| probability that | cases | Brier score | farthest | said: came |", "| --- | --: | --: | --: | --- |"]
+    pairs = Pairs.of(rows, ends)
+    chances, every = pairs.left_out(), np.ones(len(pairs.gap), dtype=np.bool_)
+    some = (
+        ("the one of two runs is faster", every), (f"the same, forecasts within a factor of {CLOSE:g}", pairs.close),
+        ("the same, on two boards", ~pairs.board), ("the same, of two engines", ~pairs.engine),
+    )  # fmt: skip
+    for name, mask in some:
+        told = judged(chances[mask], pairs.won[mask], pairs.weight[mask], 0.5)
+        lines.append(f"| {name} | {mask.sum():,} | {told} |")
+    weights = rows.weights()
+    for name, mask in (
+        ("a run keeps to a limit", rows.words["figure"] == "latency"),
+        ("TPOT keeps to a limit", rows.words["figure"] == TPOT),
+        ("TTFT keeps to a limit", rows.words["figure"] == TTFT),
+    ):
+        of_limits = [(limit_chances(ends[mask], math.log(each)), rows.y[mask] <= math.log(each)) for each in LIMITS]
+        said, came = (np.concatenate(column) for column in zip(*of_limits, strict=True))
+        told = judged(said, came, np.tile(weights[mask], len(LIMITS)), 0.0)
+        lines.append(f"| {name}, {LIMITS[0]:g} to {LIMITS[-1]:g} of its forecast | {len(said):,} | {told} |")
+    return lines
+
+
+def limit_chances(ends: FloatArray, limit: float) -> FloatArray:
+    """(n,) that errors are at most ``limit``, as `predictor.simulate.odds.Outlook.within`."""
+    away = limit - ends[:, 1]
+    end = np.where(away > 0.0, ends[:, 2] - ends[:, 1], ends[:, 1] - ends[:, 0])
+    result: FloatArray = share_below(END * away / end)
+    return result
+
+
 def _relative(y: FloatArray, ends: FloatArray) -> FloatArray:
     """Errors over the interval's end on their side: -1 and 1 at the ends."""
-    result: FloatArray = y / np.where(y > 0.0, np.maximum(ends[:, 1], 1e-9), np.maximum(-ends[:, 0], 1e-9))
+    result: FloatArray = y / np.where(y > 0.0, np.maximum(ends[:, -1], 1e-9), np.maximum(-ends[:, 0], 1e-9))
     return result
 
 
 def inside(y: FloatArray, ends: FloatArray) -> npt.NDArray[np.bool_]:
     """(n,) whether the interval holds the measurement."""
-    held: npt.NDArray[np.bool_] = (ends[:, 0] <= y) & (y <= ends[:, 1])
+    held: npt.NDArray[np.bool_] = (ends[:, 0] <= y) & (y <= ends[:, -1])
     return held
 
 
 def winkler(y: FloatArray, ends: FloatArray) -> FloatArray:
     """(n,) interval scores of logarithms: width, and what lies outside times 2 / (1 - level) (Gneiting and Raftery,
     2007, equation 43)."""
-    outside = np.maximum(ends[:, 0] - y, 0.0) + np.maximum(y - ends[:, 1], 0.0)
-    result: FloatArray = ends[:, 1] - ends[:, 0] + 2.0 / (1.0 - LEVEL) * outside
+    outside = np.maximum(ends[:, 0] - y, 0.0) + np.maximum(y - ends[:, -1], 0.0)
+    result: FloatArray = ends[:, -1] - ends[:, 0] + 2.0 / (1.0 - LEVEL) * outside
     return result
 
 
 def widths(ends: FloatArray) -> FloatArray:
     """(n,) high - low over the forecast."""
-    result: FloatArray = np.exp(ends[:, 1]) - np.exp(ends[:, 0])
+    result: FloatArray = np.exp(ends[:, -1]) - np.exp(ends[:, 0])
     return result
 
 
@@ -495,6 +630,7 @@ def page(whole: Rows, source: Path) -> list[str]:
         f" from even; Kolmogorov-Smirnov with one draw a suite: p = {kstwo.sf(far, len(counted)):.2f}.",
         "",
     ]
+    lines += [*_chances(rows, ends), ""]
     lines += ["| group | rows | suites | inside | median width | before |", "| --- | --: | --: | --: | --: | --: |"]
     w, gpus = rows.words, rows.words["gpus"].astype(int)
     latency = w["figure"] == "latency"
@@ -522,14 +658,16 @@ def page(whole: Rows, source: Path) -> list[str]:
             f"| {title} | {mask.sum()} | {held[mask].mean():.0%} | {np.median(widths(ends)[mask]):.0%}"
             f" | {inside(rows.y, rows.old)[mask].mean():.0%} | {np.median(widths(rows.old)[mask]):.0%} |"
         )
-    model = model_of(whole)
+    model = whole_model(whole)
     lines += ["", "From all suites together (`predictor/simulate/error_model.json`):", ""]
-    lines += ["| part | scale | | kind | factor below | above |", "| --- | --: | --- | --- | --: | --: |"]
+    lines += ["| part | scale | | kind | factor below | of the median | above |"]
+    lines += ["| --- | --: | --- | --- | --: | --: | --: |"]
     for place, part in enumerate(PARTS):
         kind = KINDS[place] if place < len(KINDS) else ""
-        factor = f"{model.factors[kind][0]:.2f} | {model.factors[kind][1]:.2f}" if kind else "|"
+        factor = " | ".join(f"{each:.2f}" for each in model.factors[kind]) if kind else "| |"
         lines.append(f"| {part} | {model.scales[part]:.3f} | | {kind} | {factor} |")
-    return [*lines, "", f"{len(whole.y):,} rows: `{source.name}`."]
+    apart = f"{model.apart[BOARD]:.2f} of a board, {model.apart[ENGINE]:.2f} of an engine"
+    return [*lines, "", f"Squares that two runs do not share: {apart}. {len(whole.y):,} rows: `{source.name}`."]
 
 
 def _group(name: str, rows: Rows, ends: FloatArray) -> str:
@@ -540,9 +678,17 @@ def _group(name: str, rows: Rows, ends: FloatArray) -> str:
     )
 
 
+def whole_model(rows: Rows) -> ErrorModel:
+    """What ships: pairs are looked at with every suite left out, as they will be of suites that nobody has seen."""
+    ends, _, _ = left_out(rows)
+    told = rows.words["open"] == "0"
+    pairs = Pairs.of(rows.of(told), ends[told])
+    return model_of(rows, pairs.apart(np.ones(len(pairs.gap), dtype=np.bool_)))
+
+
 def write(rows: Rows, source: Path) -> None:
     """What ships, with where it is from."""
-    model = model_of(rows)
+    model = whole_model(rows)
     names, counts = np.unique(rows.words["suite"], return_counts=True)
     content = {
         "schema_version": SCHEMA_VERSION,
@@ -554,6 +700,7 @@ def write(rows: Rows, source: Path) -> None:
         "level": LEVEL,
         "scales": {part: round(scale, 4) for part, scale in model.scales.items()},
         "factors": {kind: [round(end, 4) for end in ends] for kind, ends in model.factors.items()},
+        "apart": dict(model.apart),
     }  # fmt: skip
     atomic_write(FILE, (json.dumps(content, indent=1) + "\n").encode())
 

@@ -34,7 +34,7 @@ from predictor.simulate.breakdown import (
 from predictor.simulate.capacity import advised
 from predictor.simulate.capture import capture_notes
 from predictor.simulate.columns import plain, planned, points, records_apart
-from predictor.simulate.interval import RunSpread, facts_of, interval_of, range_notes, run_spread
+from predictor.simulate.interval import RunSpread, facts_of, range_notes, range_of, run_spread
 from predictor.simulate.memory import Memory, memory_of, parameters
 from predictor.simulate.plan import plan_of
 from predictor.simulate.stage import DRAFT_PROMPTS, EXCHANGES, IMAGES, PIPELINE, Plan
@@ -241,8 +241,10 @@ class Forecast:
 
             energy = energy_of(self)
         spread = self.spread
-        interval_s = None if spread is None else interval_of(spread, self.run)
-        return replace(self.summary(), interval_s=interval_s, energy=energy)
+        if spread is None:
+            return replace(self.summary(), energy=energy)
+        low, median, high = range_of(spread, self.run)
+        return replace(self.summary(), interval_s=(low, high), median_s=median, energy=energy)
 
     @cached_property
     def op_times(self) -> tuple[list[OpTime], ...]:

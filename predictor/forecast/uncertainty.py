@@ -35,8 +35,9 @@ def why_of_services(facts: Mapping[str, Facts]) -> tuple[str, ...]:
 
 def _line(subject: str, facts: Facts, words: str, narrower: Sequence[tuple[Facts, str]]) -> str:
     model = error_model()
-    ends = model.ends(facts)
-    line = f"{subject} is {_percent(ends)}: most of it is {words}."
+    low, middle, high = model.ends_and_median(facts)
+    ends = low, high
+    line = f"{subject} is {_percent(ends)} (the median {math.expm1(middle) * 100.0:+.0f} %): most of it is {words}."
     if not narrower:
         return line
     best, advice = min(

@@ -102,6 +102,17 @@ def ranked(entries: Sequence[Entry]) -> list[Entry]:
     return sorted(entries, key=key)
 
 
+def first_faster(entries: Sequence[Entry]) -> list[float | None]:
+    """How likely the first entry is faster than each: None of itself, of what does not run, and without intervals."""
+    from predictor.simulate.odds import faster
+
+    outlooks = [entry.answer.outlook if entry.answer is not None and entry.fits else None for entry in entries]
+    first = outlooks[0]
+    if first is None:
+        return [None] * len(entries)
+    return [None, *(None if outlook is None else faster(first, outlook) for outlook in outlooks[1:])]
+
+
 def bound_by(answer: Prediction) -> str:
     """What bounds most of a run: "compute 84%" of its GPU time, "CPU launches" or "CPU steps"."""
     if answer.launch_bound:
@@ -118,6 +129,12 @@ def print_comparison(entries: Sequence[Entry], console: Screen) -> None:
     many_models = _many_models(entries)
     say(console, _first_line(entries), clauses=True)
     _table(entries, many_models, console)
+    names = [entry.model if many_models else entry.gpu for entry in entries]
+    told = [(name, chance) for name, chance in zip(names, first_faster(entries), strict=True) if chance is not None]
+    if told:
+        from predictor.simulate.odds import chances
+
+        say(console, f"How likely {names[0]} is faster: than {chances(told)}.")
     for entry in entries:
         if entry.trouble:
             name = entry.model if many_models else entry.gpu
@@ -254,15 +271,17 @@ def _dollars(value: float | None) -> str:
 
 def to_json(entries: Sequence[Entry]) -> str:
     """The JSON text: ``rows`` in the order of the table, each with the forecast of `predict --json` or null."""
-    return json.dumps({"schema_version": SCHEMA_VERSION, "rows": [_row(e) for e in entries]}, indent=2, allow_nan=False)
+    rows = [_row(*each) for each in zip(entries, first_faster(entries), strict=True)]
+    return json.dumps({"schema_version": SCHEMA_VERSION, "rows": rows}, indent=2, allow_nan=False)
 
 
-def _row(entry: Entry) -> dict[str, Any]:
+def _row(entry: Entry, first_is_faster: float | None) -> dict[str, Any]:
     return {
         "model": entry.model,
         "gpu": entry.gpu,
         "reason": entry.trouble or None,
         "bound_by": None if entry.answer is None else bound_by(entry.answer),
+        "p_first_faster": first_is_faster,
         "price_usd_per_gpu_hour": entry.price,
         "price_source": entry.price_source or None,
         "cost_usd_per_million_tokens": entry.cost_per_million_tokens,

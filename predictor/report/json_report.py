@@ -149,6 +149,7 @@ def _times(answer: Prediction) -> dict[str, Any]:
         "latency_ms": answer.latency_ms,
         "interval_ms": interval,
         "interval_level": None if interval is None else LEVEL,
+        "median_ms": None if answer.median_s is None else answer.median_s * 1e3,
         "phases_ms": {name: t * 1e3 for name, t in answer.phases_s.items()},
         "gpu_busy_ms": answer.gpu_busy_s * 1e3,
         "cpu_busy_ms": answer.cpu_busy_s * 1e3,

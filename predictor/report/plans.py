@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from predictor.report.wording import seconds, significant
 from predictor.search.training.enough import FewestGpusToTrain, least
 from predictor.search.training.priced import Priced
 from predictor.search.training.search import PricedPlans, frontier, neighbours
+from predictor.simulate.odds import Outlook, chances, faster
 
 #: Endings of a picture, and of a table of all plans.
 PICTURES, TABLES = (".svg",), (".parquet", ".csv")
@@ -64,7 +66,10 @@ def to_json(plans: PricedPlans, most: int, more: dict[str, Any], enough: FewestG
         "optimizer": training.optimizer,
         "plans_legal": plans.legal,
         "plans_fitting": plans.fits,
-        "plans": [row(plans, entry) for entry in plans.best(most)],
+        "plans": [
+            row(plans, entry) | likely
+            for entry, likely in zip(plans.best(most), _likely(plans.outlooks(most)), strict=True)
+        ],
         "nearest": None if plans.fits else _nearest(plans),
         "enough": None
         if enough is None
@@ -76,6 +81,24 @@ def to_json(plans: PricedPlans, most: int, more: dict[str, Any], enough: FewestG
         **more,
     }
     return json.dumps(document, indent=2, allow_nan=False)
+
+
+def _likely(outlooks: Sequence[Outlook | None]) -> list[dict[str, Any]]:
+    """The interval of each plan's step, its median, and how likely the first plan's step is shorter."""
+    rows: list[dict[str, Any]] = []
+    for outlook, chance in zip(outlooks, _first_faster(outlooks), strict=True):
+        ends = (
+            (None, None) if outlook is None else ([outlook.low_s * 1e3, outlook.high_s * 1e3], outlook.median_s * 1e3)
+        )
+        rows.append({"interval_ms": ends[0], "median_ms": ends[1], "p_first_faster": chance})
+    return rows
+
+
+def _first_faster(outlooks: Sequence[Outlook | None]) -> list[float | None]:
+    first = next(iter(outlooks), None)
+    if first is None:
+        return [None] * len(outlooks)
+    return [None, *(None if outlook is None else faster(first, outlook) for outlook in outlooks[1:])]
 
 
 def _nearest(plans: PricedPlans) -> dict[str, Any]:
@@ -115,6 +138,10 @@ def print_plans(plans: PricedPlans, most: int, console: Screen, enough: FewestGp
         )  # fmt: skip
     if best:
         print_table(console, columns, rows)
+        chance_of = enumerate(_first_faster(plans.outlooks(most)), start=1)
+        told = [(str(place), chance) for place, chance in chance_of if chance is not None]
+        if told:
+            say(console, f"How likely the step of plan 1 is shorter: than that of plan {chances(told)}.")
         console.print()
     usable = (best or plans.priced)[0].usable_bytes / _GIB
     say(console, f"{plans.legal:,} plans are legal, {plans.fits:,} fit in {usable:.1f} GiB a GPU")

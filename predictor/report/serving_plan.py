@@ -16,12 +16,15 @@ from predictor.search.serving.answer import (
     ServingAnswer,
     ServingQuestion,
     best_of_each,
+    chances,
     cost_per_million,
+    first_better,
     margins,
 )
 from predictor.search.serving.enough import Missed, NothingMeets, shown
 from predictor.search.serving.search import ServingPlan, Sla
 from predictor.simulate.answer import SCHEMA_VERSION
+from predictor.simulate.odds import percent
 
 _KIND = {True: "together", False: "disaggregated"}
 
@@ -55,6 +58,9 @@ def print_answer(answer: ServingAnswer, console: Screen, price: float | None = N
         f" {best} layout{'s meet' if best > 1 else ' meets'} the SLA. TTFT and TPOT are means over requests; KV cache"
         " is at the end of all outputs. --out FILE.svg, .html or .parquet writes the frontier.",
     )
+    told = [percent(chance) for chance in first_better(answer.entries) if chance is not None]
+    if told:
+        say(console, f"How likely the first plan makes more tokens/s/GPU than those below it: {', '.join(told)}.")
     if asked.rate:
         say(console, f"Every plan serves {per_second(asked.rate, 'requests')}.")
     for note in answer.notes:
@@ -75,11 +81,15 @@ def _headline(answer: ServingAnswer, price: float | None) -> list[str]:
     ]
     if price is not None:
         lines.append(f"${cost_per_million(plan, price):.3g} for a million output tokens at ${price:g} an hour of a GPU")
+    chance_of = chances(asked, entry)
     for name, left in margins(asked, entry).items():
         if left is not None:
             ends = ""
             if entry.interval is not None:
                 ends = f" ({LEVEL_WORDS} interval {share_signed(left[1])} to {share_signed(left[2])})"
+            likely = chance_of[name]
+            if likely is not None:
+                ends += f", kept with a probability of {percent(likely)}"
             lines.append(f"{name.upper()}: {share_signed(left[0])} below its limit{ends}")
     return lines
 
@@ -134,7 +144,10 @@ def to_json(
     document = {
         **_asked(answer.asked, answer.entries[0].plan.times.run, price),
         "points": answer.found.points, "groups": answer.held, "groups_looked_at": answer.candidates,
-        "plans": [_row(entry, price) | _margins(answer, entry) for entry in answer.entries],
+        "plans": [
+            _row(entry, price) | _margins(answer, entry) | {"p_first_better": better}
+            for entry, better in zip(answer.entries, first_better(answer.entries), strict=True)
+        ],
         "frontier": [_row(RankedPlan(plan), price) for plan in answer.found.frontier],
         "refused": [{"group": group, "reason": why} for group, why in answer.refused.items()],
         "notes": list(answer.notes), "price_source": price_source or None,
@@ -239,7 +252,7 @@ def _margins(answer: ServingAnswer, entry: RankedPlan) -> dict[str, Any]:
     for name, left in margins(answer.asked, entry).items():
         values[f"{name}_margin"] = None if left is None else left[0]
         values[f"{name}_margin_interval"] = None if left is None or entry.interval is None else list(left[1:])
-    return values
+    return values | {f"p_{name}": chance for name, chance in chances(answer.asked, entry).items()}
 
 
 def _ms(seconds: float) -> float | None:

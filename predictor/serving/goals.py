@@ -12,7 +12,19 @@ from predictor.files.records import dataclass, replace
 from predictor.forecast.forecast import Forecast, forecast
 from predictor.ops.roofline import FloatArray
 from predictor.serving.simulator import Served
-from predictor.simulate.error_model import EXPERTS, HOST, KERNELS, KINDS, LATE, TPOT, TTFT, Facts, Pair, error_model
+from predictor.simulate.error_model import (
+    EXPERTS,
+    HOST,
+    KERNELS,
+    KINDS,
+    LATE,
+    QUEUE,
+    TPOT,
+    TTFT,
+    Facts,
+    Pair,
+    error_model,
+)
 from predictor.simulate.interval import facts_of
 
 Range = tuple[float, float]
@@ -69,6 +81,8 @@ def service_facts(step: Facts, name: str, growth: float, experts: bool) -> Facts
         for part, (low, high) in step.sizes.items()
         if part not in KINDS
     }
+    if kind == TTFT and growth > 1.0:
+        sizes[QUEUE] = (0.0, math.log(growth))
     return Facts(kind, sizes | {kind: (1.0, 1.0)} | ({EXPERTS: (1.0, 1.0)} if experts else {}))
 
 

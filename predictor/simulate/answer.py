@@ -16,6 +16,7 @@ from predictor.simulate.times import GAPS, LAUNCHING
 if TYPE_CHECKING:
     from predictor.kernels.explanation import Term
     from predictor.simulate.energy import Energy
+    from predictor.simulate.odds import Outlook
 
 SCHEMA_VERSION = 1
 #: From what share of the GPU's busy time on its wait for the CPU makes a run launch-bound. Chosen by hand, not from
@@ -84,7 +85,8 @@ class Explained:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A forecast. Times in seconds; ``interval_s`` is the 80 % interval, None where the estimators have none.
+    """A forecast. Times in seconds; ``interval_s`` is the 80 % interval, and ``median_s`` what half of the measurements
+    should lie below; None where the estimators have none.
 
     ``phases_s`` splits the total: forward, backward, optimizer in training; prefill (TTFT), decode and TPOT in
     generation. ``gpu_busy_s`` and ``cpu_busy_s`` are the two timelines; the total is the slower one at every point.
@@ -127,11 +129,21 @@ class Prediction:
     gpu_set: tuple[str, ...] = ()
     unit: str = TOKENS
     energy: Energy | None = None
+    median_s: float | None = None
 
     @property
     def latency_ms(self) -> float:
         """Total latency in milliseconds."""
         return self.latency_s * 1e3
+
+    @property
+    def outlook(self) -> Outlook | None:
+        """What is expected of the latency; None without an interval."""
+        if self.interval_s is None or self.median_s is None:
+            return None
+        from predictor.simulate.odds import Outlook  # most answers are read without it
+
+        return Outlook(self.interval_s[0], self.median_s, self.interval_s[1], self.gpu, self.workload.execution)
 
     @property
     def between_kernels_s(self) -> float:

@@ -11,14 +11,18 @@ half-width. Half-widths join as the root of the sum of squares, below and above 
     unseen    the share of GPU time on boards whose generation nobody measured
     experts   tokens of a service that fall on experts as nobody said
     release   a release of the engine that the request leaves open
+    queue     requests that wait for each other, by how much faster the time to first token grows than the steps do
     compiled  code that a compiler wrote
     short     calls of a module so short that the host's own time counts
     and one for what runs: training, a pass, decode steps, modules, time per output token and to first token of services
 
 The interval is the forecast times exp(factor x half-width), with a factor below and one above for each kind of run
-(split conformal: quantiles of error / half-width over suites, alike in weight; Lei et al., 2018). Scales and factors
-are learned from errors of whole suites by `benchmarks/accuracy_intervals.py`, which judges every suite by those of the
-others. They are widths alone: no forecast moves by them.
+(split conformal: quantiles of error / half-width over suites, alike in weight; Lei et al., 2018), and a third one for
+the median, which need not be the forecast. Scales and factors are learned from errors of whole suites by
+`benchmarks/accuracy_intervals.py`, which judges every suite by those of the others. No forecast moves by them.
+
+Two runs err together where they share a board or an engine: `ErrorModel.apart` has the parts of their squares that they
+do not share then. `predictor.simulate.odds` makes probabilities of it all.
 """
 
 from __future__ import annotations
@@ -35,14 +39,16 @@ from predictor.files.read import read_json
 
 FILE = Path(__file__).with_name("error_model.json")
 #: Version of `FILE`; no other is read.
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
-KERNELS, HOST, LATE, UNSEEN, EXPERTS, RELEASE, COMPILED, SHORT = (
-    "kernels", "host", "late", "unseen", "experts", "release", "compiled", "short",
+KERNELS, HOST, LATE, UNSEEN, EXPERTS, RELEASE, COMPILED, SHORT, QUEUE = (
+    "kernels", "host", "late", "unseen", "experts", "release", "compiled", "short", "queue",
 )  # fmt: skip
 #: Kinds of runs, each of which has a part and a factor of its own.
 TRAIN, PASS, DECODE, MODULES, TPOT, TTFT = KINDS = ("train", "pass", "decode", "modules", "tpot", "ttft")
-PARTS = (KERNELS, HOST, LATE, UNSEEN, EXPERTS, RELEASE, COMPILED, SHORT, *KINDS)
+PARTS = (KERNELS, HOST, LATE, UNSEEN, EXPERTS, RELEASE, COMPILED, SHORT, QUEUE, *KINDS)
+#: What two runs may share, so that part of their errors is the same.
+BOARD, ENGINE = "board", "engine"
 #: Log half-width below which no forecast is: repeats of one run differ by so much. Chosen by hand, not from data.
 LEAST = 0.01
 
@@ -57,7 +63,7 @@ WORDS: Mapping[str, str] = {
     DECODE: "what decode steps differed by where they were measured",
     MODULES: "what modules and image models differed by where they were measured",
     TPOT: "what services differed by where they were measured",
-    TTFT: "how requests arrive and wait, of which first tokens depend",
+    TTFT: "how requests arrive and wait, of which first tokens depend", QUEUE: "a queue, which small errors make long",
 }  # fmt: skip
 
 #: Logarithms below and above the forecast: numbers, or of a column of runs arrays of shape (points,).
@@ -77,21 +83,27 @@ class Facts(NamedTuple):
 
 
 class ErrorModel(NamedTuple):
-    """``scales`` by part; ``factors`` [below, above] by kind of run."""
+    """``scales`` by part; ``factors`` (below, of the median, above) by kind of run; ``apart``: by what two runs share,
+    `BOARD` and `ENGINE`, the part of their half-widths' squares that is left between them."""
 
     scales: Mapping[str, float]
-    factors: Mapping[str, tuple[float, float]]
+    factors: Mapping[str, tuple[float, float, float]]
+    apart: Mapping[str, float]
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ErrorModel:
         """From the content of `FILE`; KeyError, TypeError or ValueError where it is not that."""
         scales = {part: float(data["scales"][part]) for part in PARTS}
-        factors = {kind: (float(data["factors"][kind][0]), float(data["factors"][kind][1])) for kind in KINDS}
+        factors = {kind: _three(data["factors"][kind]) for kind in KINDS}
+        apart = {name: float(data["apart"][name]) for name in (BOARD, ENGINE)}
         if not all(0.0 <= scale < np.inf for scale in scales.values()):
             raise ValueError(f"scales {scales}: expected numbers of at least 0")
-        if not all(-np.inf < low <= 0.0 <= high < np.inf for low, high in factors.values()):
-            raise ValueError(f"factors {factors}: expected one below 0 and one above")
-        return cls(scales, factors)
+        for low, middle, high in factors.values():
+            if not -np.inf < low <= 0.0 <= high < np.inf or not low < middle < high:
+                raise ValueError(f"factors {factors}: expected one below 0, one above, and the median's between them")
+        if not all(0.0 < part <= 1.0 for part in apart.values()):
+            raise ValueError(f"apart {apart}: expected parts of 1")
+        return cls(scales, factors, apart)
 
     def parts(self, facts: Facts) -> dict[str, Pair]:
         """Half-widths by part, before the factor: positive logarithms below and above."""
@@ -107,13 +119,23 @@ class ErrorModel(NamedTuple):
 
     def ends(self, facts: Facts) -> Pair:
         """Logarithms of the interval's ends over the forecast."""
+        low, _, high = self.ends_and_median(facts)
+        return low, high
+
+    def ends_and_median(self, facts: Facts) -> tuple[Any, Any, Any]:
+        """Logarithms over the forecast of the interval's low end, of the median, and of the high end."""
         below, above = self.half_widths(facts)
-        low, high = self.factors[facts.kind]
-        return low * below, high * above
+        low, middle, high = self.factors[facts.kind]
+        return low * below, middle * (above if middle > 0.0 else below), high * above
 
     def largest(self, facts: Facts) -> str:
         """The part that most of the width is from."""
         return max(self.parts(facts).items(), key=lambda item: float(np.sum(np.square(item[1]))))[0]
+
+
+def _three(factors: Any) -> tuple[float, float, float]:
+    low, middle, high = factors
+    return float(low), float(middle), float(high)
 
 
 @cache

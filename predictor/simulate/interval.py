@@ -233,8 +233,15 @@ def _longer(timed: TimedStage) -> Any:
 
 def interval_of(spread: RunSpread, run: Run) -> tuple[Any, Any]:
     """[low, high] in seconds, which holds the forecast; of a column of runs, of each."""
-    low, high = error_model().ends(facts_of(spread, run))
-    return plain(spread.total_s * np.exp(low)), plain(spread.total_s * np.exp(high))
+    low, _, high = range_of(spread, run)
+    return low, high
+
+
+def range_of(spread: RunSpread, run: Run) -> tuple[Any, Any, Any]:
+    """The same ends with the median between them, which need not be the forecast, in seconds."""
+    low, middle, high = error_model().ends_and_median(facts_of(spread, run))
+    total = spread.total_s
+    return plain(total * np.exp(low)), plain(total * np.exp(middle)), plain(total * np.exp(high))
 
 
 def total_interval(total_s: Any, stages: Sequence[TimedStage], run: Run) -> tuple[Any, Any] | None:

@@ -32,7 +32,7 @@ def test_late_kernels_widen_a_run_above_alone() -> None:
     (low, high), (least, most) = (error_model().ends(facts_of(each, asked)) for each in (launched, in_time))
     assert low == least and high > most
     size = math.log1p(launched.launched * LATE_S / launched.total_s) * error_model().scales[LATE]
-    factor = error_model().factors["pass"][1]
+    factor = error_model().factors["pass"][2]
     assert (high / factor) ** 2 == pytest.approx((most / factor) ** 2 + size**2)
 
 

@@ -50,6 +50,11 @@ def test_rows_are_the_forecasts_of_predict_and_the_fastest_comes_first(capsys: p
         assert main(["predict", "--model", "llama-3.1-8b", "--gpu", row["gpu"], *words, "--json"]) == 0
         assert row["forecast"] == json.loads(capsys.readouterr().out)
         assert row["reason"] is None
+    assert found[0]["p_first_faster"] is None
+    assert 0.5 < found[1]["p_first_faster"] < found[2]["p_first_faster"] <= 1.0
+    lines = table(capsys, *LLAMA, "--gpu", "l4,h200,a100", *words)
+    (line,) = [line for line in lines if line.startswith("How likely h200-sxm is faster: than a100-sxm-80gb ")]
+    assert ", l4 " in line and line.endswith(" %.")
 
 
 def test_many_models_on_one_gpu(capsys: pytest.CaptureFixture[str]) -> None:

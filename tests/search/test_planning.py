@@ -19,8 +19,9 @@ import predictor
 from predictor import engines, load_config
 from predictor.cli.main import main
 from predictor.errors import RequestError
+from predictor.files.terminal import Plain
 from predictor.kernels.artifact import load_artifacts
-from predictor.report.plans import to_json
+from predictor.report.plans import print_plans, to_json
 from predictor.request.options import DOLLARS
 from predictor.request.request import Request
 from predictor.search.training import price as pricing
@@ -30,6 +31,7 @@ from predictor.search.training.search import PricedPlans, frontier, neighbours, 
 from predictor.search.training.space import ParallelPlan
 from predictor.search.training.table import Layers, PlanTable, Replicas
 from predictor.simulate.memory import memory_of
+from predictor.simulate.odds import faster
 from predictor.simulate.plan import plan_of
 
 ROOFLINE = load_artifacts("roofline")
@@ -311,6 +313,21 @@ def test_the_json_has_what_the_command_line_promises() -> None:
             assert key in each_
         assert each_["latency_ms"] == one.latency_s * 1e3 and 0.0 <= each_["bubble_share"] < 1.0
         assert each_["label"] == one.plan.label and each_["fits"] is True
+        assert each_["interval_ms"] is each_["p_first_faster"] is None  # the roofline has no intervals
+
+
+def test_how_likely_the_first_plan_is_the_fastest(capsys: pytest.CaptureFixture[str]) -> None:
+    found = search(request(batch=8), (8,), 8, {"recompute": ("none",), "tp": (1, 2)})
+    plans = json.loads(to_json(found, 4, {}))["plans"]
+    assert all(plan["interval_ms"][0] < plan["median_ms"] < plan["interval_ms"][1] for plan in plans)
+    told = [plan["p_first_faster"] for plan in plans]
+    assert told[0] is None and all(0.5 <= chance < 1.0 for chance in told[1:])
+    first, last = (found.outlooks(4)[place] for place in (0, -1))
+    assert first is not None and last is not None and told[-1] == faster(first, last)
+    # plans of one engine on one board err together
+    assert told[-1] > faster(first, last._replace(board="another", engine="another")) > 0.5
+    print_plans(found, 4, Plain())
+    assert "How likely the step of plan 1 is shorter: than that of plan 2 " in capsys.readouterr().out
 
 
 # ------------------------------------------------------------------------------------------------------ the command

@@ -32,16 +32,22 @@ from predictor.search.serving.answer import (
     ONLY,
     ServingAnswer,
     ServingQuestion,
+    chances,
     cost_per_million,
+    first_better,
+    growth,
+    interval,
     nothing_meets,
     plan_serving,
 )
 from predictor.search.serving.emit import commands
-from predictor.search.serving.search import ServingPlan, Sla, at_concurrency, concurrencies, search
+from predictor.search.serving.search import ServingPlan, Sla, at_concurrency, concurrencies, search, with_rate
 from predictor.search.serving.simulation import Simulated, Simulation
 from predictor.search.serving.space import Group, runs_of_groups, serving_engines
 from predictor.search.serving.steady import closed_loop, decode_alone
-from predictor.search.serving.tables import GroupTimes, times_of
+from predictor.search.serving.tables import GroupTimes, decode_run, step_facts, times_of
+from predictor.serving.goals import GROWTH
+from predictor.simulate.error_model import KERNELS, error_model
 from predictor.simulate.memory import memory_of
 from predictor.simulate.plan import plan_of
 
@@ -252,6 +258,54 @@ def test_the_margin_has_an_interval() -> None:
         assert ends is not None
         assert ends.tpot_s[0] < entry.plan.tpot_s < ends.tpot_s[1]
         assert ends.ttft_s[0] < entry.plan.ttft_s < ends.ttft_s[1]
+
+
+def test_an_interval_of_a_plan_is_that_of_a_service() -> None:
+    """A step alone says less: where requests wait, errors are as large as those of measured services."""
+    plan = answer(disaggregated=NEVER).entries[0].plan
+    ends = interval(plan)
+    step = step_facts(decode_run(plan.times.run, ISL, OSL, plan.concurrency))
+    assert ends is not None and step is not None
+    assert ends.tpot_s[1] / plan.tpot_s > math.exp(error_model().ends(step.without(KERNELS))[1] * 0.5)
+    assert ends.ttft_s[1] / plan.ttft_s > ends.tpot_s[1] / plan.tpot_s
+    assert (ends.tpot.board, ends.tpot.engine) == (plan.times.run.gpu.id, plan.group.execution)
+
+
+def test_a_rate_makes_errors_grow_and_a_closed_loop_does_not() -> None:
+    plan = answer(disaggregated=NEVER).entries[0].plan
+    assert growth(plan) == 1.0
+    low, near = (growth(with_rate(plan, part * plan.rate)) for part in (0.3, 0.9))
+    assert 1.0 < low < near == GROWTH[1]  # slower by 0.4, it cannot serve nine tenths of its most
+
+
+def test_how_likely_limits_are_kept() -> None:
+    asked = answer(top=3)
+    for entry in asked.entries:
+        assert entry.interval is not None
+        said = chances(asked.asked, entry)
+        assert said["ttft"] == entry.interval.ttft.within(SLA.ttft_s)
+        assert said["tpot"] == entry.interval.tpot.within(SLA.tpot_s)
+        assert said["sla"] == pytest.approx(entry.interval.ttft.within(SLA.ttft_s) * said["tpot"])
+    free = replace(asked.asked, sla=Sla(tpot_s=SLA.tpot_s))
+    said = chances(free, asked.entries[0])
+    assert said["ttft"] is None and said["sla"] == said["tpot"]
+    held = Simulated(1.0, 1.0, 1.0, 1, SLA.ttft_s * 0.5, SLA.tpot_s * 3.0)
+    strict = replace(asked.asked, sla=replace(SLA, tpot_percentile=90.0))
+    late, mean = chances(strict, replace(asked.entries[0], simulated=held)), chances(asked.asked, asked.entries[0])
+    assert late["ttft"] == mean["ttft"]
+    assert late["tpot"] is not None and late["tpot"] < 0.1
+
+
+def test_the_first_plan_is_likelier_to_beat_those_that_make_less() -> None:
+    asked = answer(top=5)
+    told = first_better(asked.entries)
+    made = [entry.plan.tokens_per_s_per_gpu for entry in asked.entries]
+    assert told[0] is None and all(0.5 <= chance < 1.0 for chance in told[1:] if chance is not None)
+    assert made == sorted(made, reverse=True)
+    rows = json.loads(to_json(asked))["plans"]
+    assert [row["p_first_better"] for row in rows] == told
+    assert rows[0]["p_sla"] == chances(asked.asked, asked.entries[0])["sla"]
+    assert all(0.0 < row["p_ttft"] <= 1.0 and 0.0 < row["p_tpot"] <= 1.0 for row in rows)
 
 
 # -------------------------------------------------------------------------------------------------------- disaggregated

@@ -13,7 +13,7 @@ from predictor.serving.deployment import Options
 from predictor.serving.goals import mean_of, ranges_of, service_errors, service_facts, step_of
 from predictor.serving.simulator import Served, serve
 from predictor.serving.traffic import made
-from predictor.simulate.error_model import EXPERTS, KERNELS, LATE, TPOT, TTFT, Facts, error_model
+from predictor.simulate.error_model import EXPERTS, KERNELS, LATE, QUEUE, TPOT, TTFT, Facts, error_model
 from predictor.simulate.interval import facts_of
 
 STEP = Facts("decode", {KERNELS: (0.1, 0.2), LATE: (0.0, 0.02), "release": (1.0, 1.0), "decode": (1.0, 1.0)})
@@ -31,6 +31,9 @@ def test_a_figure_that_grows_faster_than_its_steps_is_wider() -> None:
     assert thrice.sizes[LATE] == pytest.approx((0.0, 0.06))
     assert thrice.sizes["release"] == once.sizes["release"] == (1.0, 1.0)
     assert error_model().ends(thrice)[1] > error_model().ends(once)[1]
+    assert QUEUE not in once.sizes and thrice.sizes[QUEUE] == pytest.approx((0.0, math.log(3.0)))  # a queue is late
+    assert error_model().ends(thrice)[1] > error_model().ends(thrice.without(QUEUE))[1]
+    assert QUEUE not in service_facts(STEP, "tpot", 3.0, experts=False).sizes
     tokens = service_facts(STEP, "tpot", 1.0, experts=True)
     assert tokens.kind == TPOT and "decode" not in tokens.sizes
     assert tokens.sizes[EXPERTS] == (1.0, 1.0) and EXPERTS not in once.sizes

@@ -15,7 +15,9 @@ from predictor.forecast.forecast import Forecast, forecast
 from predictor.request.request import Request
 from predictor.simulate import error_model as module
 from predictor.simulate.error_model import (
+    BOARD,
     DECODE,
+    ENGINE,
     HOST,
     KERNELS,
     KINDS,
@@ -25,13 +27,18 @@ from predictor.simulate.error_model import (
     RELEASE,
     TRAIN,
     UNSEEN,
+    WORDS,
     ErrorModel,
     Facts,
     error_model,
 )
-from predictor.simulate.interval import facts_of, interval_of
+from predictor.simulate.interval import facts_of, interval_of, range_of
 
-MODEL = ErrorModel(dict.fromkeys(PARTS, 0.0) | {KERNELS: 0.5, DECODE: 0.03}, dict.fromkeys(KINDS, (-1.0, 2.0)))
+MODEL = ErrorModel(
+    dict.fromkeys(PARTS, 0.0) | {KERNELS: 0.5, DECODE: 0.03},
+    dict.fromkeys(KINDS, (-1.0, 0.5, 2.0)),
+    {BOARD: 0.5, ENGINE: 0.5},
+)
 
 
 def asked(model: str = "llama-3.1-8b", gpu: str = "h100", **words: Any) -> Forecast:
@@ -54,6 +61,7 @@ def test_parts_join_as_what_knows_nothing_of_each_other() -> None:
     low, high = MODEL.ends(facts)
     assert low == pytest.approx(-math.sqrt(0.04**2 + 0.03**2 + LEAST**2))
     assert high == pytest.approx(2.0 * math.sqrt(0.1**2 + 0.03**2 + LEAST**2))
+    assert MODEL.ends_and_median(facts) == (low, pytest.approx(high / 4.0), high)
     assert MODEL.largest(facts) == KERNELS
     assert MODEL.largest(facts.without(KERNELS)) == DECODE
     column = Facts(DECODE, {KERNELS: (np.array([0.08, 0.0]), np.array([0.2, 0.0])), DECODE: (1.0, 1.0)})
@@ -66,7 +74,10 @@ def test_the_interval_is_that_of_the_facts_and_holds_the_forecast() -> None:
     low, high = error_model().ends(known(found))
     assert found.prediction.interval_s == pytest.approx([found.latency_s * math.exp(end) for end in (low, high)])
     assert found.prediction.interval_s == interval_of(found.spread, found.run)
-    assert low < 0.0 < high
+    assert found.prediction.median_s == range_of(found.spread, found.run)[1]
+    median = math.log(found.prediction.median_s / found.latency_s)
+    assert low < median < high and low < 0.0 < high
+    assert f"(the median {math.expm1(median) * 100:+.0f} %)" in why(found)
 
 
 def test_what_a_request_leaves_open_widens_it_and_the_answer_says_so() -> None:
@@ -75,7 +86,7 @@ def test_what_a_request_leaves_open_widens_it_and_the_answer_says_so() -> None:
     (low, high), (least, most) = (error_model().ends(known(each)) for each in (open_release, given))
     assert low < least and high > most
     line = why(open_release)
-    assert "the engine's release, which is not given" in line and "--software" in line
+    assert WORDS[error_model().largest(known(open_release))] in line and "--software" in line
     assert line.endswith(f"would make it {math.expm1(least) * 100:+.0f} % to {math.expm1(most) * 100:+.0f} %.")
     assert "--software" not in why(given)
 
@@ -111,16 +122,19 @@ def test_the_model_that_ships_has_every_part_and_where_it_is_from() -> None:
     content = json.loads(module.FILE.read_text())
     assert set(content["scales"]) == set(PARTS) and set(content["factors"]) == set(KINDS)
     assert content["written_by"].startswith("benchmarks/accuracy_intervals.py") and len(content["rows"]["sha256"]) == 64
+    assert content["apart"].keys() == {BOARD, ENGINE}
     assert error_model().scales[MODULES] > error_model().scales[DECODE]
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"schema_version": 9}, "schema_version is 9, expected 1"),
+        ({"schema_version": 9}, "schema_version is 9, expected 2"),
         ({"scales": {}}, "is incomplete: 'kernels'"),
         ({"scales": dict.fromkeys(PARTS, -1.0)}, "expected numbers of at least 0"),
-        ({"factors": dict.fromkeys(KINDS, (0.5, 1.0))}, "expected one below 0 and one above"),
+        ({"factors": dict.fromkeys(KINDS, (0.5, 0.7, 1.0))}, "expected one below 0, one above"),
+        ({"factors": dict.fromkeys(KINDS, (-0.5, 1.5, 1.0))}, "and the median's between them"),
+        ({"apart": {BOARD: 0.0, ENGINE: 1.0}}, "expected parts of 1"),
     ],
 )
 def test_a_file_that_is_no_model_is_one_line(

@@ -13,11 +13,15 @@ from predictor.request.options import ALSO, ENERGY, MOST_BATCH, MOST_GPUS, NEVER
 from predictor.request.request import Request
 from predictor.search.serving.energy import LOOKED_AT, DeploymentPower, power_of, ranking
 from predictor.search.serving.enough import NothingMeets, enough_gpus, missed, shown
-from predictor.search.serving.search import SearchedDeployments, ServingPlan, Sla, search, with_rate
+from predictor.search.serving.search import SearchedDeployments, ServingPlan, Sla, concurrencies, search, with_rate
 from predictor.search.serving.simulation import Simulated, Simulation
 from predictor.search.serving.space import Group, runs_of_groups, serving_engines
-from predictor.search.serving.tables import GroupTimes, decode_run, interval_of, prefill_run, times_of
+from predictor.search.serving.steady import closed_loop
+from predictor.search.serving.tables import GroupTimes, decode_run, prefill_run, step_facts, times_of
+from predictor.serving.goals import GROWTH, SLOWER, service_facts
 from predictor.simulate.breakdown import context_notes
+from predictor.simulate.error_model import HOST, KERNELS, LATE, error_model
+from predictor.simulate.odds import Outlook, faster
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +57,20 @@ class ServingQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Seconds that hold 80 % of what is measured of a forecast: of the mean TTFT, and of the mean TPOT."""
+    """What is expected of the mean TTFT, and of the mean TPOT."""
 
-    ttft_s: tuple[float, float]
-    tpot_s: tuple[float, float]
+    ttft: Outlook
+    tpot: Outlook
+
+    @property
+    def ttft_s(self) -> tuple[float, float]:
+        """Seconds that hold 80 % of what is measured."""
+        return self.ttft.low_s, self.ttft.high_s
+
+    @property
+    def tpot_s(self) -> tuple[float, float]:
+        """As ``ttft_s``."""
+        return self.tpot.low_s, self.tpot.high_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,18 +198,77 @@ def _simulated(asked: ServingQuestion, best: list[ServingPlan]) -> list[tuple[Se
 
 
 def interval(plan: ServingPlan) -> Interval | None:
-    """How far its TTFT and TPOT may be off: as far as a decode step and a step with a prompt are."""
+    """How far its TTFT and TPOT may be off: TTFT as a step with a prompt, TPOT as decode steps and the steps of others'
+    prompts among them, in a service (`predictor.serving.goals`)."""
     times, prompts = plan.times, plan.prefill or plan.times
-    step = interval_of(decode_run(times.run, times.isl, times.osl, plan.concurrency))
-    read = interval_of(prefill_run(prompts.run, times.isl, 1))
-    if step is None or read is None:
+    decode = step_facts(decode_run(times.run, times.isl, times.osl, plan.concurrency))
+    read = step_facts(prefill_run(prompts.run, times.isl, 1))
+    if decode is None or read is None:
         return None
+    share = 0.0 if plan.prefill is not None else share_of_prompts(plan)
+    mixed = {
+        part: tuple((1.0 - share) * step + share * prompt for step, prompt in zip(pair, read.sizes[part], strict=True))
+        for part, pair in decode.sizes.items()
+        if part in (KERNELS, HOST, LATE)
+    }
+    experts, grown = times.run.work.routing is not None, growth(plan)
+    known = (("ttft", read, plan.ttft_s), ("tpot", decode.without(**mixed), plan.tpot_s))
     ends = []
-    for end in (1, 2):
-        decode, prefill = step[end] / step[0], read[end] / read[0]
-        share = 0.0 if plan.prefill is not None else share_of_prompts(plan)
-        ends.append((plan.ttft_s * prefill, plan.tpot_s * ((1.0 - share) * decode + share * prefill)))
-    return Interval((ends[0][0], ends[1][0]), (ends[0][1], ends[1][1]))
+    for name, step, seconds in known:
+        logs = error_model().ends_and_median(service_facts(step, name, grown, experts))
+        low, median, high = (seconds * math.exp(end) for end in logs)
+        ends.append(Outlook(low, median, high, times.run.gpu.id, times.run.work.execution))
+    return Interval(*ends)
+
+
+def growth(plan: ServingPlan) -> float:
+    """How many times as fast as its steps TTFT and TPOT grow: 1 where requests follow each other, more where so many
+    come a second, since slower steps have more of them at a time."""
+    if not plan.comes or plan.prefill is not None:
+        return 1.0
+    steady = closed_loop(plan.times, concurrencies(plan.times.most))
+    slower = SLOWER[1]
+    each = plan.comes / plan.replicas
+    if each * math.exp(slower) > steady.rate.max():
+        return GROWTH[1]
+    rising = np.maximum.accumulate(steady.rate)
+    now, then = np.interp([each, each * math.exp(slower)], rising, np.log(steady.tpot_s))
+    return float(np.clip(1.0 + (then - now) / slower, GROWTH[0], GROWTH[1]))
+
+
+def chances(asked: ServingQuestion, entry: RankedPlan) -> dict[str, float | None]:
+    """How likely each limit is kept, None without one or without an interval, and ``sla``, how likely all are.
+
+    A limit on a percentile is held against that of the simulation. TTFT and TPOT count as independent: on 320 measured
+    rows the rank correlation of their errors, over their intervals, was 0.08 (`benchmarks/accuracy_intervals.py`).
+    """
+    plan, ends, simulated, sla = entry.plan, entry.interval, entry.simulated, asked.sla
+    chance_of: dict[str, float | None] = {}
+    for place, (name, seconds, limit) in enumerate(
+        (("ttft", plan.ttft_s, sla.ttft_s), ("tpot", plan.tpot_s, sla.tpot_s))
+    ):
+        chance_of[name] = None
+        if ends is None or limit == math.inf or seconds <= 0.0:
+            continue
+        of_percentile = simulated is not None and getattr(sla, f"{name}_percentile")
+        value = simulated.held_s[place] if simulated is not None and of_percentile else seconds
+        chance_of[name] = getattr(ends, name).times(value / seconds).within(limit)
+    every = [chance for chance in chance_of.values() if chance is not None]
+    return chance_of | {"sla": math.prod(every) if every else None}
+
+
+def first_better(entries: Sequence[RankedPlan]) -> list[float | None]:
+    """How likely the first plan makes more tokens a second a GPU than each: as likely as its TPOT is so much shorter.
+    None of itself, and without intervals."""
+    outlooks = [
+        None if entry.interval is None or not entry.plan.tpot_s
+        else entry.interval.tpot.times(1.0 / (entry.plan.tpot_s * entry.plan.tokens_per_s_per_gpu))
+        for entry in entries
+    ]  # fmt: skip
+    first = next(iter(outlooks), None)
+    if first is None:
+        return [None] * len(outlooks)
+    return [None, *(None if outlook is None else faster(first, outlook) for outlook in outlooks[1:])]
 
 
 def share_of_prompts(plan: ServingPlan) -> float:

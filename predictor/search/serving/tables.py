@@ -24,7 +24,8 @@ from predictor.request.run import Run
 from predictor.search.serving.space import Group, setting_of
 from predictor.serving.disaggregated import hand_over
 from predictor.simulate.columns import largest, planned
-from predictor.simulate.interval import total_interval
+from predictor.simulate.error_model import Facts
+from predictor.simulate.interval import facts_of, run_spread
 from predictor.simulate.memory import Memory, memory_of
 from predictor.simulate.plan import plan_of
 from predictor.simulate.stage import Plan
@@ -256,13 +257,13 @@ def _attention(stages: tuple[TimedStage, ...]) -> Any:
     return attention_s
 
 
-def interval_of(run: Run) -> tuple[float, float, float] | None:
-    """(seconds, low, high) of one step of a long run; None without intervals."""
+def step_facts(run: Run) -> Facts | None:
+    """What is known of one step of a long run; None without intervals."""
     operators = Operators(run.gpu, run.work.engine, run.selector)
     (stages,) = operators.time([long_run(plan_of(run))])
     total = sum(timed.total_s for timed in stages)
-    interval = total_interval(total, stages, run)
-    return None if interval is None else (total / PASSES, interval[0] / PASSES, interval[1] / PASSES)
+    spread = run_spread(total, stages, run.work)
+    return None if spread is None else facts_of(spread, run)
 
 
 def hand_overs(pairs: Sequence[tuple[GroupTimes, GroupTimes]], gpus: int) -> list[float]:

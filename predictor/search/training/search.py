@@ -8,6 +8,7 @@ from typing import Any
 
 from predictor.errors import RequestError
 from predictor.files.records import dataclass, replace
+from predictor.forecast.forecast import summaries
 from predictor.hardware.system import SystemSpec, default_system, load_system
 from predictor.kernels.artifact import load_artifacts
 from predictor.models.forms import model_of
@@ -31,6 +32,7 @@ from predictor.search.training.price import RankedPlans, cheapest, fastest, pric
 from predictor.search.training.priced import Priced, run_of
 from predictor.search.training.space import ParallelPlan, Space
 from predictor.simulate.lower import placed
+from predictor.simulate.odds import Outlook
 from predictor.simulate.plan import plan_of
 
 #: How far beside a number of GPUs without a plan one is sought that has some. Chosen by hand, not from data.
@@ -48,6 +50,7 @@ class PricedPlans:
     legal: int
     ranked: RankedPlans
     price: float | None = None
+    asked: Request | None = None
 
     @property
     def priced(self) -> tuple[Priced, ...]:
@@ -67,6 +70,14 @@ class PricedPlans:
     def best(self, count: int) -> tuple[Priced, ...]:
         """The first ``count`` of those that fit, without the rest being priced."""
         return self.ranked.best(count)
+
+    def outlooks(self, count: int) -> list[Outlook | None]:
+        """What is expected of the steps of the first ``count``; None without intervals."""
+        asked = self.asked
+        if asked is None:
+            return [None] * len(self.best(count))
+        runs = [run_of(asked, candidate.plan, self.run.selector) for candidate in self.best(count)]
+        return [answer.outlook for answer in summaries(runs, intervals=True)]
 
     def joule_per_token(self, candidate: Priced) -> float | None:
         """Joules of all GPUs for a token; None where no forecast of its own says it."""
@@ -108,7 +119,8 @@ def search(
     if not len(ranked):  # what refuses them all says why
         plan_of(run_of(of_all, plans[0], selector))
     legal = len({*plans, *(each.plan for each in ranked.known)})  # cuts that are faster among them
-    return PricedPlans(single, spaces[0].system, tuple(num_gpus), batch, legal, ranked, dollars)
+    every = replace(asked, mode="train", batch=batch)
+    return PricedPlans(single, spaces[0].system, tuple(num_gpus), batch, legal, ranked, dollars, every)
 
 
 def space_of(asked: Request, single: Run, count: int, batch: int, only: Mapping[str, tuple[Any, ...]]) -> Space:
