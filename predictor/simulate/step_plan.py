@@ -72,11 +72,12 @@ class Lowered:
 
 
 def saved_bytes(graph: Graph) -> float:
-    """Bytes of what autograd keeps on the GPU, with the gradient of the logits beside it, as when the backward pass
-    begins."""
+    """Bytes of what autograd keeps on the GPU, with the gradients of the logits beside it, as when the backward pass
+    begins: eager PyTorch makes one of the log-softmax, then one of the logits; a fused loss, the latter alone."""
     kept = sum(entry.nbytes for entry in saved_tensors(graph)) - moved_bytes(graph)
     ahead = (node.op for block in graph.blocks if block.backward_of is None for node in block.nodes)
-    return kept + sum(op.rows * op.vocab * op.itemsize for op in ahead if isinstance(op, CrossEntropy))
+    each = 1 if graph.fused else 2
+    return kept + each * sum(op.rows * op.vocab * op.itemsize for op in ahead if isinstance(op, CrossEntropy))
 
 
 @lru_cache(maxsize=512)

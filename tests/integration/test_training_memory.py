@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -93,17 +94,32 @@ def memory(data: dict[str, Any], **words: Any) -> Any:
 
 
 def test_activations_are_what_autograd_saves() -> None:
-    """The forecast counts the gradient of the logits beside what is saved: both are there when the backward starts."""
+    """The forecast counts the gradients that the loss makes beside what is saved: all are there when the backward pass
+    begins."""
     wrong = []
     for data, dtypes, attentions, tolerance in _CASES:
         for dtype in dtypes:
             for attention in attentions:
                 saved = saved_by_autograd(hf_model(data, dtype, attention))
                 forecast = memory(data, dtype=dtype, attention=attention).activations
-                ours = forecast - BATCH * SEQ * data["vocab_size"] * 4
+                ours = forecast - 2 * BATCH * SEQ * data["vocab_size"] * 4
                 if abs(ours / saved - 1.0) > tolerance:
                     wrong.append(f"{data['model_type']} {dtype} {attention}: {ours:,.0f}, autograd {saved:,}")
     assert not wrong, wrong
+
+
+def test_the_loss_makes_two_gradients_of_its_logits() -> None:
+    """What PyTorch allocates in the backward pass of the loss of 16-bit logits, at its peak: the gradient of the
+    log-softmax, and that of the logits in fp32."""
+    torch = pytest.importorskip("torch")
+    rows, vocab = 256, 1024
+    logits = torch.randn(rows, vocab, dtype=torch.bfloat16, requires_grad=True) * 1
+    loss = torch.nn.functional.cross_entropy(logits.float(), torch.randint(0, vocab, (rows,)))
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as seen:
+        loss.backward()
+    events = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
+    sizes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
+    assert max(accumulate(sizes)) == pytest.approx(2 * rows * vocab * 4, rel=0.01)
 
 
 def test_state_is_what_adam_and_autograd_allocate() -> None:
