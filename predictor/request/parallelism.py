@@ -15,6 +15,7 @@ from predictor.request.options import (
     NO_SHARD,
     ON,
     ONE_F_ONE_B,
+    OPTIONS,
     RING,
     Words,
     check_words,
@@ -186,21 +187,17 @@ class Parallelism:
     @property
     def asked(self) -> dict[str, object]:
         """Every word, by name, that is not at its default."""
-        taken: dict[str, object] = {
-            "tp": self.tp, "etp": self.etp, "cp_comm": self.cp_comm, "ulysses": self.ulysses,
-        }  # fmt: skip
-        return {name: value for name, value in taken.items() if value not in (1, RING, 0)} | self.trains_only
+        words = {name: getattr(self, name) for name in _WORDS} | {"stage_layers": ",".join(map(str, self.stage_layers))}
+        return {name: value for name, value in words.items() if value != OPTIONS[name].default}
 
     @property
     def trains_only(self) -> dict[str, object]:
         """The words, by name, that serving does not take, where they are not at their defaults."""
-        asked: dict[str, object] = {
-            "sp": self.sp, "vpp": self.vpp, "pp": self.pp, "dp": self.dp, "cp": self.cp, "ep": self.ep,
-            "shard": self.shard, "schedule": self.schedule, "tp_overlap": self.tp_overlap,
-            "ep_overlap": self.ep_overlap,
-            "stage_layers": ",".join(map(str, self.stage_layers)), "dp_overlap": self.dp_overlap,
-        }  # fmt: skip
-        return {name: value for name, value in asked.items() if value is True or value not in (1, False, NO_SHARD, "")}
+        return {name: value for name, value in self.asked.items() if name not in _SERVING_TOO}
 
 
+#: All but the product of the degrees; and those that serving takes as it takes them in training, or that say nothing
+#: where the degree that they are of is refused.
+_WORDS = tuple(name for name in Parallelism.__match_args__ if name != "num_gpus")
+_SERVING_TOO = ("tp", "etp", "cp_comm", "ulysses")
 _CHECKED = checks_of(Parallelism.__match_args__)

@@ -172,3 +172,11 @@ def test_a_word_of_another_type_is_one_line(words: dict[str, Any], said: str) ->
         predict("gpt2", "h100", **words)
     assert said in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_words_of_degrees_are_those_that_somebody_gave() -> None:
+    assert Parallelism().asked == {}
+    folded = Parallelism(2, tp=2, sp=True, etp=1)
+    assert folded.asked == {"tp": 2, "sp": True, "etp": 1} and folded.trains_only == {"sp": True}
+    cut = Parallelism(2, pp=2, stage_layers=(3, 5))
+    assert cut.asked == {"pp": 2, "stage_layers": "3,5"} == cut.trains_only
