@@ -57,6 +57,10 @@ def with_launched(words: Sequence[str], simulates: bool) -> tuple[list[str], tup
         replicas = said.get("dp")
         if replicas and said["mode"] != "train" and not {"batch", "prompt_lens"} & given.keys():
             said["batch"] = replicas
+    mode = given.get("mode", [str(said.get("mode", ""))])[-1]
+    speculates = bool(read.speculates) and "acceptance" in given and mode != "prefill"
+    if speculates:
+        said |= read.speculates
     options: list[str] = []
     for name, value in said.items():
         flag = f"--{name.replace('_', '-')}"
@@ -69,6 +73,11 @@ def with_launched(words: Sequence[str], simulates: bool) -> tuple[list[str], tup
             options += [flag, str(value)]
     if read.untold:
         remarks.append(f"Words of {read.program} that the forecast leaves out: {'; '.join(read.untold)}.")
+    if read.speculation and not speculates:
+        asked = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in read.speculates.items())
+        hint = "" if mode == "prefill" else f"; --acceptance P beside it puts it in ({asked})"
+        left_out = "; ".join(read.speculation)
+        remarks.append(f"Words of {read.program} that the forecast leaves out: {left_out}{hint}.")
     if read.idle:
         remarks.append(f"Words of {read.program} that change nothing here: {', '.join(read.idle)}.")
     return [*_without(words), *options], tuple(remarks)

@@ -41,6 +41,12 @@ _EXCHANGES = {
     "deepep": "deepep", "deepep_low_latency": "deepep", "deepep_high_throughput": "deepep",
     "allgather_reducescatter": "allgather", "allgather": "allgather", "none": "",
 }  # fmt: skip
+#: Methods of speculation that run layers of the model's own, those that run another model ("": vLLM finds out by the
+#: model), and words in the names of heads, which are neither. Source: vLLM 0.25.1 config/speculative.py; SGLang 0.5.15
+#: server_args.py, whose EAGLE without a path runs the model's own layers; TensorRT-LLM 1.3 llm_args.py (decoding_type);
+#: as recalled, unverified.
+_OWN_LAYERS, _OWN_BY_NAME, _HEADS = ("mtp", "nextn"), "eagle", ("eagle", "medusa", "speculator", "dflash", "dspark")
+_DRAFT_MODELS = ("", "draft_model", "standalone", "draft_target", "drafttarget")
 #: Characters of a wrong word that a line shows: chosen by looking at it, not from data.
 _SHOWN = 60
 
@@ -53,7 +59,8 @@ class LaunchWords:
     ``sizes``: a model as a Hugging Face config, where a command has its sizes and no name. ``chunks``: parts that a
     pipeline of the launcher cuts the layers in, counting embedding and head as one each; 0 where it shares them out
     evenly. ``again_every``: of the model's layers every so-manieth runs again; 0 where ``words`` say it. ``remarks``:
-    sentences."""
+    sentences. ``speculates``: words of speculative decoding, which no command completes, as none says how many drafts
+    are right; ``speculation``: the flags that say them."""
 
     program: str
     words: Mapping[str, str | bool]
@@ -65,6 +72,8 @@ class LaunchWords:
     chunks: int = 0
     again_every: int = 0
     remarks: tuple[str, ...] = ()
+    speculates: Mapping[str, str | bool] = field(default_factory=dict)
+    speculation: tuple[str, ...] = ()
 
 
 def of_workers(document: object, given: Mapping[str, str]) -> LaunchWords | None:
@@ -174,6 +183,9 @@ def of_server(
         if name in reads["file"]:
             flags = [*_file_flags(str(value), name), *((n, v) for n, v in flags if n not in reads["file"])]
     said: dict[str, str] = {meaning: environment[n] for n, meaning in reads["environment"].items() if n in environment}
+    guesses: dict[str, str] = {}
+    guessing: list[str] = []
+    unreads: list[str] = []
     untold = [f"{name}={value}" for name, value in environment.items() if name not in reads["environment"]]
     idle: list[str] = []
     model = others[0] if others else ""
@@ -191,12 +203,18 @@ def of_server(
                 said[meaning] = "true"
             elif meaning == "prefix":
                 said["no_prefix"] = "true"
+        elif name in reads["speculation"] or head in reads["speculation"]:
+            guessing.append(shown)
+            several, unread = _guesses(reads["speculation"], name, str(value))
+            guesses |= several
+            unreads += unread
         elif name in reads["untold"] or head in reads["untold"] or (len(name) == 2 and name[0] == "O"):
             untold.append(shown)
         elif name in reads["idle"] or head in reads["idle"]:
             idle.append(shown)
         else:
-            close = nearest(name, [*words, *switches, *reads["untold"], *reads["idle"]], n=1)
+            known = [*words, *switches, *reads["speculation"], *reads["untold"], *reads["idle"]]
+            close = nearest(name, known, n=1)
             hint = f"; nearest: --{close[0]}" if close else ""
             raise RequestError(
                 f"--from {program} --{printable(name[:_SHOWN])}: no flag that Tilecast knows; expected one of its"
@@ -206,7 +224,43 @@ def of_server(
         raise RequestError(
             f"--from {program}: names no model; expected {program} MODEL, or --{reads['model'][0]} MODEL"
         )
-    return _laid_out(engine, program, said, layout, model, (tuple(untold), tuple(idle)))
+    speculates = _speculates(program, guesses)
+    untold += unreads if speculates else guessing
+    read = _laid_out(engine, program, said, layout, model, (tuple(untold), tuple(idle)))
+    return replace(read, speculates=speculates, speculation=tuple(guessing) if speculates else ())
+
+
+def _guesses(meanings: Mapping[str, Any], name: str, value: str) -> tuple[dict[str, str], list[str]]:
+    """What a flag says of speculation: a number or a word, or an object of several, by dots or as JSON; and those of
+    them that have no meaning here."""
+    head, _, part = name.partition(".")
+    meaning = meanings.get(name, meanings[head])
+    if isinstance(meaning, str):
+        return {meaning: value}, []
+    try:
+        several = {part: value} if part else json.loads(value)
+    except ValueError:
+        several = None
+    if not isinstance(several, Mapping):
+        raise RequestError(f"--from --{head} {printable(value[:_SHOWN])}: expected a JSON object")
+    pairs = {str(key).replace("_", "-"): each for key, each in several.items() if each is not None}
+    known = {meaning[key]: str(each) for key, each in pairs.items() if key in meaning}
+    return known, [f"--{head} {key} {_text(each)}" for key, each in pairs.items() if key not in meaning]
+
+
+def _speculates(program: str, guesses: Mapping[str, str]) -> dict[str, str | bool]:
+    """Words of speculation that a forecast has: of a model's own layers for it, or of a model that makes drafts, one
+    after the other; none of trees of drafts, of EAGLE's heads and of n-grams."""
+    method = guesses.get("method", "").lower().replace("-", "_")
+    drafter = guesses.get("drafter", "")
+    count = guesses.get("drafts", "")
+    if not count or guesses.get("branches", "1") != "1":
+        return {}
+    words: dict[str, str | bool] = {"drafts": str(_degree(program, {"drafts": count}, "drafts"))}
+    if method in _OWN_LAYERS or method.endswith("_mtp") or (method == _OWN_BY_NAME and not drafter):
+        return words
+    heads = any(kind in drafter.lower() for kind in _HEADS)
+    return words | {"draft_model": drafter} if drafter and not heads and method in _DRAFT_MODELS else {}
 
 
 def _file_flags(name: str, flag: str) -> list[tuple[str, str | bool]]:

@@ -323,3 +323,77 @@ def test_a_layout_of_several_chunks_a_stage_is_interleaved(capsys: pytest.Captur
     for wrong in ("Et*8|t*8|t*16L", "t*8|t*8|t*8|t*8", "Ex*8|t|t|tL"):
         with pytest.raises(RequestError, match="expected E, t, m and L in 4 x N chunks"):
             launched(f"{MEGATRON} --pipeline-model-parallel-layout {wrong}", {})
+
+
+# Speculation in a command -> words with --acceptance beside it; {}: named as not in the forecast.
+SPECULATES = [
+    ("""vllm serve M --speculative-config '{"method":"mtp","num_speculative_tokens":2}'""", {"drafts": "2"}),
+    ("""vllm serve M --speculative-config '{"method":"glm4_moe_mtp","num_speculative_tokens":1}'""", {"drafts": "1"}),
+    ("vllm serve M --speculative-config.method mtp --speculative_config.num_speculative_tokens 3", {"drafts": "3"}),
+    ("""vllm serve M --speculative-config '{"model":"D","num_speculative_tokens":5}'""", {"drafts": "5",
+     "draft_model": "D"}),
+    ("vllm serve M --speculative-model D --num-speculative-tokens 5", {"drafts": "5", "draft_model": "D"}),
+    ("""vllm serve M --speculative-config '{"method":"eagle3","model":"D","num_speculative_tokens":3}'""", {}),
+    ("""vllm serve M --speculative-config '{"model":"org/EAGLE-M","num_speculative_tokens":3}'""", {}),
+    ("""vllm serve M --speculative-config '{"method":"ngram","num_speculative_tokens":3}'""", {}),
+    ("sglang serve --model M --speculative-algorithm EAGLE --speculative-num-steps 3 --speculative-eagle-topk 1"
+     " --speculative-num-draft-tokens 4", {"drafts": "3"}),
+    ("sglang serve --model M --speculative-algorithm NEXTN --speculative-num-steps 1 --speculative-eagle-topk 1",
+     {"drafts": "1"}),
+    ("sglang serve --model M --speculative-algorithm STANDALONE --speculative-draft-model-path D"
+     " --speculative-num-steps 4", {"drafts": "4", "draft_model": "D"}),
+    ("sglang serve --model M --speculative-algorithm EAGLE3 --speculative-draft-model-path D --speculative-num-steps 3"
+     " --speculative-eagle-topk 4 --speculative-num-draft-tokens 16", {}),
+    ("sglang serve --model M --speculative-algorithm EAGLE --speculative-num-steps 5 --speculative-eagle-topk 4", {}),
+    ("sglang serve --model M --speculative-algorithm EAGLE", {}),  # how many depends on the model
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "words"), SPECULATES)
+def test_speculation_of_a_command(command: str, words: dict[str, str]) -> None:
+    read = launched(command, {})
+    assert read.speculates == words
+    flags = read.speculation if words else read.untold
+    assert flags and all("speculative" in flag for flag in flags)
+    assert not (read.untold if words else read.speculation)
+
+
+def test_speculation_of_a_file_and_what_it_says_beyond(tmp_path: Path) -> None:
+    file = tmp_path / "options.yml"
+    file.write_text(
+        "speculative_config: {decoding_type: MTP, num_nextn_predict_layers: 3, use_relaxed_acceptance_for_thinking:"
+        " true}\n"
+    )
+    read = launched(f"trtllm-serve M --tp_size 8 --extra_llm_api_options {file}", {})
+    assert read.speculates == {"drafts": "3"}
+    assert read.untold == ("--speculative-config use-relaxed-acceptance-for-thinking true",)
+    file.write_text("speculative_config: {decoding_type: Eagle, max_draft_len: 3, speculative_model_dir: D}\n")
+    eagle = launched(f"trtllm-serve M --extra_llm_api_options {file}", {})
+    assert eagle.speculates == {} and "Eagle" in eagle.untold[0]
+
+
+@pytest.mark.parametrize("config", ["'{method'", "'[1]'", "3"])
+def test_a_speculation_that_is_no_object_is_one_line(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    said = line(capsys, "predict", "--gpu", "h200", "--from", f"vllm serve M --speculative-config {config}")
+    assert "expected a JSON object" in said
+    said = line(capsys, "predict", "--gpu", "h200", "--from", f"vllm serve M --speculative-config {config}.5")
+    assert "expected" in said
+
+
+def test_a_command_speculates_where_an_acceptance_stands_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """The command never says how many drafts are right; without that its flags are named."""
+    command = """vllm serve qwen3-8b --speculative-config '{"model":"qwen3-0.6b","num_speculative_tokens":3}'"""
+    words = ("predict", "--gpu", "h200", "--seq-len", "100", "--output-len", "50", "--from", command)
+    alone, beside = answer(capsys, *words), answer(capsys, *words, "--acceptance", "0.8")
+    by_hand = answer(
+        capsys, "predict", "--model", "qwen3-8b", "--execution", "vllm", "--mode", "generate", *words[1:7],
+        "--drafts", "3", "--draft-model", "qwen3-0.6b", "--acceptance", "0.8",
+    )  # fmt: skip
+    assert beside["latency_ms"] == by_hand["latency_ms"] < alone["latency_ms"]
+    assert any("--speculative-config" in note and "--acceptance P" in note for note in alone["notes"])
+    assert not any("--speculative-config" in note for note in beside["notes"])
+    other = answer(capsys, *words, "--acceptance", "0.8", "--drafts", "1")
+    assert any("--drafts 1 goes before the command's 3" in note for note in other["notes"])
+    load = ("serve", "simulate", "--gpu", "h200", "--rate", "1", "--requests", "20", "--isl", "100", "--osl", "50")
+    plain = answer(capsys, *load, "--from", command)
+    assert answer(capsys, *load, "--from", command, "--acceptance", "0.8")["tpot_ms"] != plain["tpot_ms"]
