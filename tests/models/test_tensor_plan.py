@@ -79,6 +79,28 @@ def test_a_rank_is_that_of_the_built_model(llama: str, words: dict[str, Any]) ->
     assert other.latency_s == pytest.approx(one.latency_s, rel=0.035)
 
 
+def test_padding_may_be_a_row_of_another_rank(llama: str, tmp_path: Path) -> None:
+    """The last row of the vocabulary pads; each of eight ranks has an eighth of the rows, of a tied head, too."""
+    times = []
+    for row in (0, 7999):
+        path = tmp_path / f"{row}.json"
+        path.write_text(json.dumps({**LLAMA, "pad_token_id": row, "tie_word_embeddings": True}), encoding="utf-8")
+        plan = {**PLAN, "lm_head": "colwise_gather_output"}
+        times.append(predictor.predict(TRACED + str(path), "h100", mode="forward", seq_len=64, tp=8, tp_plan=plan))
+    assert times[0].latency_s == times[1].latency_s
+
+
+def test_a_vocabulary_is_padded_to_the_ranks(llama: str, tmp_path: Path) -> None:
+    """7,993 words, a prime number, on eight ranks: 1,000 rows each, as 8,000 words have."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**LLAMA, "vocab_size": 7993}), encoding="utf-8")
+    odd, even = (
+        predictor.predict(TRACED + each, "h100", mode="forward", seq_len=64, tp=8, tp_plan=PLAN)
+        for each in (str(path), llama)
+    )
+    assert odd.latency_s == pytest.approx(even.latency_s, rel=1e-3)
+
+
 def test_one_rank_alone_is_the_whole_model(llama: str) -> None:
     plain, planned = (
         predictor.predict(TRACED + llama, "h100", mode="forward", seq_len=256, tp_plan=plan) for plan in (None, PLAN)

@@ -148,8 +148,9 @@ class _Rank:
         self._wrapped: list[nn.Module] = []
         self._copies: dict[int, tuple[Any, Any]] = {}
         self._loss: tuple[nn.Module, Any] | None = None
-        self._rope = 0
+        self._rope = self._vocab = 0
         self._groups: dict[int, tuple[nn.Module, int]] = {}
+        self._pads: list[tuple[nn.Embedding, int]] = []
 
     def cut(self, module: nn.Module, path: str, style: Style) -> None:
         """What ``style`` does to the module or the parameter at ``path``."""
@@ -159,7 +160,10 @@ class _Rank:
             self._share(owner, last, style, path)
             return
         part = module.get_submodule(path)
-        self._rope = getattr(getattr(module, "config", None), "qk_rope_head_dim", 0)
+        config = getattr(module, "config", None)
+        self._rope = getattr(config, "qk_rope_head_dim", 0)
+        text: Any = config if hasattr(config, "vocab_size") else getattr(config, "text_config", None)
+        self._vocab = getattr(text, "vocab_size", 0)
         if isinstance(part, nn.Embedding) and style.cut == -1 and style.out == "sum":
             style = STYLES["embedding_rowwise"]  # transformers 4.x and torch say it of both
         head = self._copied(owner, part, path) if style == STYLES["colwise"] else 0
@@ -176,7 +180,7 @@ class _Rank:
             raise UnsupportedError(f"{self.name} makes no loss of its own; expected colwise_gather_output")
 
         def loss(logits: Any, labels: Any, vocab_size: int, *args: Any, **kwargs: Any) -> Any:
-            return _SumOverRanks.apply(whole(logits, labels, vocab_size // self.tp, *args, **kwargs), self.tp)
+            return _SumOverRanks.apply(whole(logits, labels, -(-vocab_size // self.tp), *args, **kwargs), self.tp)
 
         module.loss_function, self._loss = loss, (module, whole)
 
@@ -213,6 +217,8 @@ class _Rank:
         turned = type(owner).__name__ == "Conv1D"  # transformers' linear layer whose weight is (in, out)
         axis = -1 if whole.dim() == 1 else -3 - style.cut if turned else style.cut
         size = head * self.tp or whole.shape[axis]
+        if size == self._vocab:  # engines pad the vocabulary until the ranks divide it
+            size += -size % self.tp
         if size % self.tp:
             fit = max(n for n in range(1, self.tp) if size % n == 0)
             raise RequestError(
@@ -231,6 +237,9 @@ class _Rank:
     def _put(self, owner: nn.Module, name: str, local: Any) -> None:
         self._whole.append((owner, name, owner._parameters[name]))
         owner._parameters[name] = local
+        if isinstance(owner, nn.Embedding) and owner.padding_idx is not None:  # a row that the rank may not have
+            self._pads.append((owner, owner.padding_idx))
+            owner.padding_idx = None
 
     def tie(self, module: nn.Module) -> None:
         """An embedding whose weight a head shares has the head's slice of it."""
@@ -301,6 +310,8 @@ class _Rank:
             owner._parameters[name] = whole
         for attention, groups in self._groups.values():
             attention.num_key_value_groups = groups
+        for table, row in reversed(self._pads):
+            table.padding_idx = row
         self._copies.clear()
 
 
