@@ -37,6 +37,13 @@ _MORE: dict[str, dict[str, Any]] = {
     },
     "glm_moe_dsa": _SPARSE,
     "deepseek_v32": _SPARSE,
+    "kimi_linear": {
+        "q_lora_rank": None, "kv_lora_rank": 64, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16, "v_head_dim": 32,
+        "num_experts": 8, "num_experts_per_token": 2, "moe_intermediate_size": 96, "num_shared_experts": 1,
+        "first_k_dense_replace": 1, "num_key_value_heads": 8, "model_max_length": 512,
+        "linear_attn_config": {"kda_layers": [1, 2, 3, 5, 6, 7], "full_attn_layers": [4, 8], "num_heads": 4,
+                               "head_dim": 16, "short_conv_kernel_size": 4},
+    },
     "nemotron_h": {
         "hybrid_override_pattern": "M-M*EM-E", "head_dim": 32, "mamba_num_heads": 8, "mamba_head_dim": 16,
         "ssm_state_size": 32, "n_groups": 4, "n_routed_experts": 4, "num_experts_per_tok": 2,

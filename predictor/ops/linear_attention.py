@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Self
 
 from predictor.files.records import dataclass, replace
+from predictor.formats.dtypes import bytes_of
 from predictor.ops.base import Op, Piece, StreamingOp
 
 STATE_BYTES = 4  # by definition of fp32, in which the recurrence keeps its state
@@ -76,6 +77,7 @@ class DeltaRule(Op):
 
     ``heads`` query and key heads of width ``head_dim`` serve ``v_heads`` value heads of width ``v_head_dim``, each of
     which has a state S and, a token, a decay g and a step b. ``cached``: it goes on from the states of earlier tokens.
+    ``channel_decays``: g is a vector of ``head_dim`` a value head, in fp32 (Kimi delta attention, arXiv:2510.26692).
     """
 
     batch: int
@@ -85,6 +87,7 @@ class DeltaRule(Op):
     head_dim: int
     v_head_dim: int
     cached: bool = False
+    channel_decays: bool = False
 
     family: ClassVar[str] = "delta_rule"
     columns: ClassVar[tuple[str, ...]] = ("batch", "q_len", "heads", "v_heads", "head_dim", "v_head_dim")
@@ -111,7 +114,8 @@ class DeltaRule(Op):
         return 6.0 * self.tokens * self.v_heads * self.head_dim * self.v_head_dim
 
     def bytes_read(self) -> float:
-        widths = 2 * self.heads * self.head_dim + self.v_heads * (self.v_head_dim + 2)
+        rates = self.head_dim * bytes_of("fp32") / self.itemsize + 1 if self.channel_decays else 2
+        widths = 2 * self.heads * self.head_dim + self.v_heads * (self.v_head_dim + rates)
         return self.tokens * widths * self.itemsize + (self.state_bytes if self.cached else 0.0)
 
     def bytes_written(self) -> float:

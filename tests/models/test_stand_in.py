@@ -46,6 +46,30 @@ def test_its_layers_are_those_of_the_type_that_has_its_keys(name: str) -> None:
     assert config.notes[0].startswith("Nobody knows model_type 'zeta': ")
 
 
+@pytest.mark.parametrize(
+    ("more", "linear"),
+    [({"attn_type_list": [0, 0, 1, 0]}, 3), ({"layer_group_size": 3, "linear_silu": True}, 2), ({}, 0)],
+)
+def test_lightning_layers_have_a_gate_and_a_state(more: dict[str, Any], linear: int) -> None:
+    """Of MiniMax's list and of Ring's groups, whose rest has attention: q, k, v and a gate are as wide as all heads,
+    8 x 32, in place of 8 + 2 x 2 heads; a norm weight of that width; a state of 32 x 32 a head, no KV cache."""
+    keys = {**PLAIN, **EXPERTS, "layernorm_mlp_alpha": 3.5}
+    config = stand_in({**keys, **more, "model_type": "zeta"}, "small", "config.json")
+    plain = stand_in({**keys, "model_type": "zeta"}, "small", "config.json")
+    assert parameters(config) - parameters(plain) == linear * (256 * (4 - 1.5) * 256 + 256)
+    assert config.kv_bytes(2, 10, "bf16") == (4 - linear) * 2 * 10 * 2 * 2 * 32 * 2 + linear * 2 * 8 * 32 * 32 * 4
+    assert ("Lightning attention" in config.notes[0]) == bool(linear)
+
+
+def test_kimi_delta_layers_under_another_name() -> None:
+    keys = small("kimi_linear")
+    config = stand_in({**keys, "model_type": "zeta"}, "small", "config.json")
+    known = config_from_dict(keys, "small")
+    assert [config.at(layer).mixer for layer in range(8)] == [known.at(layer).mixer for layer in range(8)]
+    assert [known.at(layer).mixer for layer in (0, 3)] == ["kda", "attention"]
+    assert config.notes[0].endswith("(latent attention and Kimi delta attention).")
+
+
 SCAN: dict[str, Any] = {"mamba_n_heads": 8, "mamba_d_head": 32, "mamba_d_state": 16, "mamba_n_groups": 2}
 
 

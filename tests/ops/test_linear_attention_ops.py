@@ -48,6 +48,10 @@ def test_delta_rule_by_hand() -> None:
     state, keys, values, gates = 3 * 4 * 8 * 16 * 4, 2 * 15 * 2 * 8 * 2, 15 * 4 * 16 * 2, 2 * 15 * 4 * 2
     assert op.bytes_read() == keys + values + gates
     assert op.bytes_written() == values + state
+    by_channel = DeltaRule(
+        "bf16", 3, 5, 2, 4, 8, 16, channel_decays=True
+    )  # 8 decays a head in 4 bytes, where 1 was in 2
+    assert by_channel.bytes_read() - op.bytes_read() == 15 * 4 * (8 * 4 - 2) and by_channel.flops() == op.flops()
     cached = DeltaRule("bf16", 3, 5, 2, 4, 8, 16, cached=True)
     assert cached.bytes_read() - op.bytes_read() == state
     assert cached.bytes_written() == op.bytes_written()

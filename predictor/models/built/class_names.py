@@ -60,6 +60,10 @@ _MIXERS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "attention.out": ("linear_attn.out_proj",),
     },
     "scan": {"attention.qkv": ("mixer.in_proj",), "attention.out": ("mixer.out_proj",)},
+    "lightning": {
+        "attention.qkv": ("self_attn.qkv_proj", "self_attn.output_gate"),
+        "attention.out": ("self_attn.out_proj",),
+    },
 }
 #: Types whose shared experts are one module of another name.
 _ONE_SHARED = ("qwen2_moe", "qwen3_next", "qwen3_5_moe")

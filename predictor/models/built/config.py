@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 #: The model_type of a vision tower as a model of its own, which no config.json has.
 VISION = "vision tower"
+#: Mixers that keep a state in place of keys and values: gated delta nets, Kimi delta attention, Mamba2's scan, and
+#: linear attention that decays by the head (Lightning).
+LINEAR = ("delta", "kda", "scan", "lightning")
 #: Types whose publisher has MODEL-FP8 beside MODEL, in blocks of 128 x 128. Source: config.json of Qwen/Qwen3-32B-FP8,
 #: Qwen/Qwen3-235B-A22B-FP8 and zai-org/GLM-5-FP8; of the other Qwen types as recalled of their pages, unverified.
 _FP8_IN_BLOCKS = (
@@ -116,7 +119,7 @@ class ModelConfig(Model):
     index_heads: int = 0  # sparse attention: heads and width of the indexer, and keys that it picks
     index_dim: int = 0
     index_topk: int = 0
-    mixer: str = "attention"  # what a layer mixes tokens by: "attention", "delta", "scan" (Mamba2) or "none"
+    mixer: str = "attention"  # what a layer mixes tokens by: "attention", one of `LINEAR` or "none"
     feed: bool = True  # whether it has a feed-forward
     state_heads: int = 0  # linear attention: key heads (groups of B and C), value heads, and their widths
     state_v_heads: int = 0
@@ -189,7 +192,7 @@ class ModelConfig(Model):
     @property
     def state_elements(self) -> int:
         """What linear attention keeps of a sequence in a layer: states, and the last inputs of its convolution."""
-        if self.mixer not in ("delta", "scan"):
+        if self.mixer not in LINEAR:
             return 0
         return self.state_v_heads * self.state_dim * self.state_v_dim + (self.taps - 1) * self.state_channels
 

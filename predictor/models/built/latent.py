@@ -35,7 +35,9 @@ def latent_attention(w: Writer, x: Tensor) -> Tensor:
     kv = w.linear("attention.kv_a", "attention kv_a", x, latent, "latent", c.qkv_bias, scope=down)
     c_kv = w.norm("attention kv_a norm", _slice(kv, "latent", c.kv_lora_rank, part=True))
     q = q.view((*q.axes[:-1], "heads", "head_dim"), (*q.shape[:-1], a, width))
-    q, rope = _rotary(w, q, _slice(kv, "head_dim", c.qk_rope_dim, part=True))
+    rope = _slice(kv, "head_dim", c.qk_rope_dim, part=True)
+    if c.position == "rotary":
+        q, rope = _rotary(w, q, rope)
     if step.cached:
         c_kv = _append(w, c_kv, rope, latent)
     if c.index_heads:

@@ -67,6 +67,34 @@ def interval(r: Reader, config: ModelConfig) -> list[ModelConfig]:
     return [replace(config, mixer="delta") if kind == "linear_attention" else config for kind in listed]
 
 
+def mixed(r: Reader, config: ModelConfig) -> list[ModelConfig]:
+    """Kimi delta or Lightning attention in some layers, attention in the others; some of either have no experts.
+
+    Source: configuration_kimi_linear.py of transformers 5.24, which counts layers from 1; configuration_*.py of
+    MiniMax-M1 ("attn_type_list") and Ring-flash-linear-2.0 ("layer_group_size"), as recalled, unverified: the last
+    layer of each group has attention, and what no group holds.
+    """
+    heads, width, taps, kind = config.heads, config.head_dim, 1, "lightning"
+    if config.model_type == "kimi_linear" or r.data.get("linear_attn_config") is not None:
+        kind, part = "kda", Reader(r.mapping("linear_attn_config"), f"{r.where} linear_attn_config")
+        heads, width = part.integer("num_heads", 32), part.integer("head_dim", 128)
+        taps = part.integer("short_conv_kernel_size", 4)
+        full = [layer - 1 for layer in part.indices("full_attn_layers")]
+        if not full:
+            listed = _listed(r, "layer_types", config.layers) or ["", *[""] * (config.layers - 1)]
+            full = [i for i, said in enumerate(listed) if said == "full_attention" or (not said and i and i % 4 == 0)]
+    elif r.data.get("attn_type_list") is not None:
+        full = [layer for layer, said in enumerate(_listed(r, "attn_type_list", config.layers) or ()) if said]
+    else:
+        every = r.size("layer_group_size")
+        whole = config.layers - config.layers % every
+        full = [layer for layer in range(config.layers) if (layer + 1) % every == 0 or layer >= whole]
+    config = replace(config, state_heads=heads, state_v_heads=heads, state_dim=width, state_v_dim=width, taps=taps)
+    dense = replace(config, experts=0, top_k=0, shared_experts=0, shared_width=0)
+    layers = [config if config.is_sparse(layer) else dense for layer in range(config.layers)]
+    return [each if layer in full else replace(each, mixer=kind) for layer, each in enumerate(layers)]
+
+
 #: Letters of a pattern -> what a layer of Nemotron-H does. Source: configuration_nemotron_h.py.
 _LETTERS = {"M": "scan", "*": "attention", "-": "mlp", "E": "experts"}
 
@@ -144,4 +172,5 @@ def nas(r: Reader, config: ModelConfig) -> list[ModelConfig]:
 
 RULES: Mapping[str, Rule] = {
     "no rotary": no_rotary, "llama4": llama4, "interval": interval, "nemotron_h": nemotron_h, "mimo": mimo, "nas": nas,
+    "mixed": mixed,
 }  # fmt: skip

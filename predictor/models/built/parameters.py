@@ -194,6 +194,24 @@ def _delta_net(config: ModelConfig, local: Local) -> Counter[str]:
     return Counter({"attention.qkv": into, "router": rates, "attention.out": out, "": small})
 
 
+def _kimi_delta(config: ModelConfig, local: Local) -> Counter[str]:
+    """Of Kimi delta attention: two bottlenecks and a step a head; a decay's scale a head, its shift a channel."""
+    hidden, channels, heads = config.hidden, local("state_heads", config.state_channels), config.state_v_heads
+    keys, width = (local("state_heads", heads * each) for each in (config.state_dim, config.state_v_dim))
+    small = channels * config.taps + local("state_heads", heads) + keys + config.state_v_dim
+    rates = config.state_dim * (hidden + keys) + config.state_v_dim * (hidden + width)
+    rates += local("state_heads", heads) * hidden
+    into, out = hidden * channels, width * hidden
+    return Counter({"attention.qkv": into, "router": rates, "attention.out": out, "": small})
+
+
+def _lightning(config: ModelConfig, local: Local) -> Counter[str]:
+    """Of Lightning attention: q, k, v and the gate; the norm of the result."""
+    hidden, channels = config.hidden, local("state_heads", config.state_channels)
+    width = local("state_heads", config.state_v_heads * config.state_v_dim)
+    return Counter({"attention.qkv": hidden * (channels + width), "attention.out": width * hidden, "": width})
+
+
 def _state_space(config: ModelConfig, local: Local) -> Counter[str]:
     """Of Mamba2: a decay, a shift and a skip a head, the convolution's taps and the norm of the result."""
     hidden, channels, heads = config.hidden, local("state_heads", config.state_channels), config.state_v_heads
@@ -209,7 +227,8 @@ def _nothing(config: ModelConfig, local: Local) -> Counter[str]:
 
 
 _MIXERS: Mapping[str, Callable[[ModelConfig, Local], Counter[str]]] = {
-    "attention": _attention, "delta": _delta_net, "scan": _state_space, "none": _nothing,
+    "attention": _attention, "delta": _delta_net, "kda": _kimi_delta, "scan": _state_space, "lightning": _lightning,
+    "none": _nothing,
 }  # fmt: skip
 
 

@@ -43,10 +43,10 @@ def decoder_layer(w: Writer, x: Tensor, sparse: bool, window: int) -> Tensor:
 def _mixer(w: Writer, x: Tensor, window: int) -> Tensor:
     """What mixes tokens, from the normed input to the output projection."""
     c = w.config
-    if c.mixer in ("delta", "scan"):
-        from predictor.models.built.linear_attention import delta_net, state_space  # most models start without it
+    if c.mixer != "attention":
+        from predictor.models.built.linear_attention import LAYERS  # most models start without it
 
-        return delta_net(w, x) if c.mixer == "delta" else state_space(w, x)
+        return LAYERS[c.mixer](w, x)
     if c.is_mla:
         from predictor.models.built.latent import latent_attention  # most models start without it
 

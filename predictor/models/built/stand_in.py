@@ -2,8 +2,8 @@
 
 New checkpoints often come with a type of their own whose layers are those of a known one. Keys of a plain decoder are
 enough: width, layers, heads and vocabulary, with experts, shared experts, latent attention, an indexer, windows, gated
-delta nets or Mamba2 layers where their keys are there. A key that changes the graph and is not read is an error, every
-other one that is not read is named in the answer.
+delta nets, Kimi delta, Lightning or Mamba2 layers where their keys are there. A key that changes the graph and is not
+read is an error, every other one that is not read is named in the answer.
 """
 
 from __future__ import annotations
@@ -89,6 +89,11 @@ _ATTENTION = (
 _LATENT = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 _INDEXER = ("index_topk", "index_n_heads", "index_head_dim")
 _DELTA = ("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim")
+#: Keys that say which layers are linear attention (`predictor.models.built.layer_rules.mixed`) -> of which kind. The
+#: scales beside them change no kernel.
+_MIXED = {"linear_attn_config": "Kimi delta attention", "attn_type_list": "Lightning attention",
+          "layer_group_size": "Lightning attention"}  # fmt: skip
+_SCALES = re.compile(r"^(?:linear_silu|group_norm_size|layernorm_\w+_(?:alpha|beta))$")
 _SCAN = ("hybrid_override_pattern", "mamba_num_heads", "mamba_head_dim", "ssm_state_size")
 
 #: A plain decoder: Llama's layers by definition, with what the keys say of norms, biases, windows and experts.
@@ -164,7 +169,9 @@ def _nearest(data: Mapping[str, Any], name: str, where: str, said: str) -> tuple
         return config, "its layers are read as Mamba2, attention and gated feed-forwards in its list's order"
     if all(key in data for key in _SCAN):
         return _read("nemotron_h", data, name, where, said), "its keys are read as those of nemotron_h (Mamba2 layers)"
-    data = _plain_keys(data, where)
+    linear = next((f" and {said}" for key, said in _MIXED.items() if data.get(key)), "")
+    data = _plain_keys({key: value for key, value in data.items() if not linear or not _SCALES.search(key)}, where)
+    rule = "mixed" if linear else ""
     if all(data.get(key) for key in _LATENT):
         kind = "deepseek_v32" if all(data.get(key) for key in _INDEXER) else "deepseek_v3"
         if not data.get("n_routed_experts"):
@@ -173,16 +180,19 @@ def _nearest(data: Mapping[str, Any], name: str, where: str, said: str) -> tuple
             data = {**data, **dense, **layers}
         data = {"q_lora_rank": None, "n_shared_experts": 0, "first_k_dense_replace": 0, "n_group": 1, "topk_group": 1,
                 **data}  # fmt: skip
-        traits = replace(TRAITS[kind], keys={**TRAITS[kind].keys, "dense_layers": ("dense_layers", [])})
-        return _read(kind, data, name, where, said, traits), f"its keys are read as those of {kind} (latent attention)"
-    config = _read("llama", data, name, where, said, _PLAIN)
+        keys = {**TRAITS[kind].keys, "dense_layers": ("dense_layers", [])}
+        fields = {**TRAITS[kind].fields, **({"position": "none"} if data.get("mla_use_nope") else {})}
+        traits = replace(TRAITS[kind], keys=keys, fields=fields, layers=rule)
+        config = _read(kind, data, name, where, said, traits)
+        return config, f"its keys are read as those of {kind} (latent attention{linear})"
+    config = _read("llama", data, name, where, said, replace(_PLAIN, layers=rule))
     shared = config.experts and (config.shared_experts or config.shared_width)
     parts = [
         f"{config.experts} experts" * bool(config.experts), "shared experts" * bool(shared),
         "norms of queries and keys" * config.qk_norm, "windows" * bool(config.windows),
     ]  # fmt: skip
     beside = ", ".join(part for part in parts if part)
-    return config, "it is forecast as a plain decoder, Llama's layers" + f" with {beside}" * bool(beside)
+    return config, "it is forecast as a plain decoder, Llama's layers" + f" with {beside}" * bool(beside) + linear
 
 
 def _one_level(data: Mapping[str, Any]) -> Mapping[str, Any]:

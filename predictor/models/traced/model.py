@@ -15,7 +15,7 @@ from predictor.graph.graph import Graph, Node
 from predictor.graph.recording import Recording
 from predictor.graph.samples import TOKENS
 from predictor.models.base import CLASS_PLAN, Feature, Local, Model, Stack, whole
-from predictor.models.built.config import ModelConfig, of_tower
+from predictor.models.built.config import LINEAR, ModelConfig, of_tower
 from predictor.models.built.vision import VisionTower
 from predictor.models.step import Step
 from predictor.ops.attention import Attention
@@ -275,7 +275,7 @@ def not_its_class(built: ModelConfig, engine: Engine, mode: str, tp: int) -> str
         return f"--execution {engine.name} fuses by modules"
     if isinstance(tp, int) and tp > 1:
         return f"--tp {tp} splits layers as Megatron-LM does (--tp-plan {CLASS_PLAN} splits them as the class does)"
-    if any(kind.mixer in ("delta", "scan") for kind in (built, *built.variants)):
+    if any(kind.mixer in LINEAR for kind in (built, *built.variants)):
         return "linear attention runs the kernels of its libraries (flash-linear-attention, causal-conv1d)"
     if built.index_heads:
         return "sparse attention reads only the keys that it picks"
