@@ -35,6 +35,31 @@ def test_channels_stay_where_they_are() -> None:
         assert all(op.channels_last == last for op in step)
 
 
+def test_planes_that_lie_unlike_the_weights_are_copied_first() -> None:
+    """A group norm leaves pixels side by side; the convolution behind it, whose weights have channels last, turns them
+    round, of one tap too. One behind a convolution has nothing to copy."""
+
+    class Grouped(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.Sequential(
+                torch.nn.Conv2d(8, 16, 3, 1, 1), torch.nn.GroupNorm(4, 16), torch.nn.Conv2d(16, 8, 1),
+                torch.nn.Conv2d(8, 8, 3, 1, 1)
+            ).to(memory_format=torch.channels_last)  # fmt: skip
+
+        def forward(self, x: object) -> object:
+            return self.layers(x)
+
+    source = predictor.trace(Grouped, "x:fp32[2,8,16,16]").source
+    graph = source.record(Step("forward", 2, 1, act_dtype="fp32"), None).graph
+    ops = [node.op for block in graph.blocks for node in block.nodes]
+    assert all(op.channels_last for op in ops if isinstance(op, Convolution))
+    kinds = ["convolution" if isinstance(op, Convolution) else getattr(op, "fn", "") for op in ops]
+    assert kinds == ["copy", "convolution", "copy", "channel_norm", "copy", "convolution", "convolution"]
+    turned = [op for op in ops if getattr(op, "fn", "") == "copy"]
+    assert all(op.stride_bytes > 4.0 for op in turned)
+
+
 def test_what_autocast_narrows_stays_narrow_in_a_run_of_fp32() -> None:
     class Narrow(torch.nn.Module):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:

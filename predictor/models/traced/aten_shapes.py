@@ -28,7 +28,48 @@ def _channels_last(x: Operand) -> bool:
 def convolution(call: Call) -> Ops:
     """aten.convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)."""
     x, weight = call.operands[:2]
-    return (_convolution(call, x, weight, 3, isinstance(call.arg(2), Operand)),)
+    copies, (x,) = _turned((x,), weight)
+    return (*copies, _convolution(call, x, weight, 3, isinstance(call.arg(2), Operand)))
+
+
+def _turned(planes: Sequence[Operand], weight: Operand) -> tuple[list[Op], list[Operand]]:
+    """The copies that a convolution makes of those ``planes`` that lie unlike its weight, where that has its channels
+    last; and all of them as it then reads them."""
+    copies: list[Op] = []
+    read = list(planes)
+    for i, x in enumerate(planes):
+        turned = x._replace(stride=_last_strides(x.shape), key=0)
+        alike = not suggests_last(weight.shape, weight.stride) or len(x.shape) != len(weight.shape)
+        if not alike and _channels_last(turned) and not _channels_last(x):
+            copies.append(kernel("copy", turned, (x,)))
+            read[i] = turned
+    return copies, read
+
+
+def suggests_last(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether PyTorch takes a tensor of planes to have its channels last, and with it all operands of a convolution,
+    of which it copies those that lie otherwise: its sizes may leave both layouts open (a weight of one tap). Source:
+    PyTorch 2.13, c10/core/MemoryFormat.h (is_channels_last_strides_2d_s4) and aten/src/ATen/native/ConvUtils.h.
+
+    >>> suggests_last((8, 4, 1, 1), (4, 1, 4, 4)), suggests_last((8, 4, 1, 1), (4, 1, 1, 1))
+    (True, False)
+    """
+    if len(shape) not in (4, 5) or stride[1] == 0:
+        return False
+    least = 0
+    for axis in (1, *range(len(shape) - 1, 1, -1), 0):
+        if stride[axis] < least or (axis == 0 and least == stride[1]):
+            return False
+        least = stride[axis] * max(shape[axis], 1)
+    return True
+
+
+def _last_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a tensor whose channels lie last."""
+    stride, step = [0] * len(shape), 1
+    for axis in (1, *range(len(shape) - 1, 1, -1), 0):
+        stride[axis], step = step, step * shape[axis]
+    return tuple(stride)
 
 
 def _convolution(call: Call, x: Operand, weight: Operand, start: int, bias: bool, phase: str = FORWARD) -> Convolution:
@@ -44,9 +85,10 @@ def convolution_gradients(call: Call) -> Ops:
     """aten.convolution_backward(gradient, input, weight, bias_sizes, stride, ..., groups, output_mask)."""
     gradient, x, weight = call.operands[:3]
     asked = call.arg(10)
+    ops, (gradient, x) = _turned((gradient, x), weight)
     forward = _convolution(call, x, weight, 4, bool(asked[2]))
     gradients = list(forward.backward())
-    ops = [op for op, wants in zip(gradients[:2], asked[:2], strict=False) if wants]
+    ops += [op for op, wants in zip(gradients[:2], asked[:2], strict=False) if wants]
     if asked[2]:
         channels = gradient.shape[1]
         ops.append(Reduce(gradient.dtype, gradient.elements // channels, channels, 0))

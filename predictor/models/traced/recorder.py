@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from predictor.graph.graph import Node
 from predictor.graph.tensor import ACTIVATION, GRADIENT, INDEX, STATE, WEIGHT, Tensor
 from predictor.models.traced import aten
+from predictor.models.traced.aten_shapes import suggests_last
 from predictor.models.traced.inputs import Call, Operand
 from predictor.ops.base import BACKWARD, FORWARD, Op
 
@@ -52,7 +53,7 @@ def _laid_out(name: str, args: Any, out: Any) -> Any:
     if places is None:
         return out
     of = [args[i] for i in places if isinstance(args[i], torch.Tensor)]
-    last = next((form for dims, form in _LAST.items() for t in of if t.dim() == dims and _is_last(t, form)), None)
+    last = next((_LAST[t.dim()] for t in of if suggests_last(t.shape, t.stride())), None)
     if last is None:
         return out
 
@@ -69,10 +70,6 @@ _PUT_IN_PLACE = frozenset({"index_put", "scatter", "scatter_add", "index_add"})
 
 #: Dimensions -> the layout with channels last; by definition of PyTorch's memory formats.
 _LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
-
-
-def _is_last(t: torch.Tensor, form: torch.memory_format) -> bool:
-    return t.is_contiguous(memory_format=form) and not t.is_contiguous()
 
 
 #: Results of calls by what was called with what: shapes, strides and dtypes. PyTorch works most of them out in Python,
