@@ -1,4 +1,4 @@
-"""`tilecast predict`: the main job."""
+"""`tilecast predict`: the main job. Each of its words is a row of `predictor.request.options`."""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 An operator's ``dtype`` is what its arithmetic runs in, and so names its peak; ``quant`` names the scheme where the
 dtype does not say it all. Weight-only schemes compute in 16 bit: weights are unpacked on the way to the tensor cores.
-Bytes of an element include its share of the scale factors.
+Bytes of an element include its share of the scale factors. Which scheme a checkpoint's `quantization_config` asks for,
+`predictor.models.built.checkpoint` reads.
 """
 
 from __future__ import annotations
