@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
 def searches() -> tuple[Kind, ...]:
     """The searches of the page, with the words of their verbs."""
     from predictor.cli import plan, serve_plan
-    from predictor.ui.found import serving_plans, training_plans
+    from predictor.ui.search_results import serving_plans, training_plans
     from predictor.ui.searches import Kind
 
     return (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from predictor.ui.found import serving_plans, training_plans
+from predictor.ui.search_results import serving_plans, training_plans
 
 
 def plan(label: str, gib: float, ms: float) -> dict[str, Any]:
