@@ -61,6 +61,12 @@ def test_lightning_layers_have_a_gate_and_a_state(more: dict[str, Any], linear: 
     assert ("Lightning attention" in config.notes[0]) == bool(linear)
 
 
+@pytest.mark.parametrize("more", [{"attn_mode": "chunk"}, {"decay_low_rank_dim": 96}])
+def test_layers_of_flash_linear_attention_are_no_plain_decoder(more: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedError, match=f"change what its layers run: {next(iter(more))}"):
+        stand_in({**PLAIN, **more, "model_type": "rwkv7"}, "small", "config.json")
+
+
 def test_kimi_delta_layers_under_another_name() -> None:
     keys = small("kimi_linear")
     config = stand_in({**keys, "model_type": "zeta"}, "small", "config.json")

@@ -67,10 +67,11 @@ _INSIDE = ("attn_config", "attention_config", "ffn_config", "mlp_config", "moe_c
 #: Sizes without which nothing can be said.
 _NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 #: Words of keys that say what layers run; one with a value that is not read is an error. Source: the classes of
-#: transformers 5 whose layers are not those of a plain decoder.
+#: transformers 5 whose layers are not those of a plain decoder, and of flash-linear-attention ("attn_mode": RWKV 7,
+#: RetNet, HGRN and its other models).
 _GRAPH = re.compile(
     r"mamba|ssm|(?:^|_)conv|rwkv|xlstm|lightning|linear_|delta|(?:^|_)kda|(?:^|_)gla(?:_|$)|recurr|(?:^|_)loops?(?:_|$)"
-    r"|(?:^|_)hc_|mhc|hyper_conn|engram|altup|laurel|per_layer|sparse_(?:att|block)|(?:^|_)nsa|compress|index_|indexer"
+    r"|^attn_mode$|decay_low_rank|(?:^|_)hc_|mhc|hyper_conn|engram|altup|laurel|per_layer|sparse_(?:att|block)|(?:^|_)nsa|compress|index_|indexer"
     r"|cross_att|encoder|decoder_layers|diffusion|codebook|block_(?:types|configs)|layers_block_type|hybrid|zero_expert"
     r"|attn_(?:output_)?gate|attention_gate|kv_shar|shared_kv|yoco|latent|retention|altern|hash_layers"
 )
