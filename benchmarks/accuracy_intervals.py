@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize
-from scipy.stats import kstwo
+from scipy.stats import kstwo, spearmanr
 
 ROOT = Path(__file__).resolve().parents[1]
 for folder in (ROOT, ROOT / "benchmarks"):
@@ -541,7 +541,24 @@ def _chances(rows: Rows, ends: FloatArray) -> list[str]:
         said, came = (np.concatenate(column) for column in zip(*of_limits, strict=True))
         told = judged(said, came, np.tile(weights[mask], len(LIMITS)), 0.0)
         lines.append(f"| {name}, {LIMITS[0]:g} to {LIMITS[-1]:g} of its forecast | {len(said):,} | {told} |")
-    return lines
+    return [*lines, "", _together(rows, ends)]
+
+
+def _together(rows: Rows, ends: FloatArray) -> str:
+    """How errors of TTFT and TPOT of the same row go together: `predictor.search.serving` takes them as independent."""
+    about, relative = rows.words, _relative(rows.y, ends)
+    of_row = {
+        figure: {
+            key: relative[i] for i, key in enumerate(zip(about["suite"], about["case"], about["open"], strict=True))
+            if about["figure"][i] == figure
+        }
+        for figure in (TTFT, TPOT)
+    }  # fmt: skip
+    both = [key for key in of_row[TTFT] if key in of_row[TPOT]]
+    rank = spearmanr([of_row[TTFT][key] for key in both], [of_row[TPOT][key] for key in both]).statistic
+    return (
+        f"Errors of TTFT and TPOT of one row, over their intervals: rank correlation {rank:.2f} over {len(both)} rows."
+    )
 
 
 def limit_chances(ends: FloatArray, limit: float) -> FloatArray:

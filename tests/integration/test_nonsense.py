@@ -153,7 +153,7 @@ CONFIGS: list[tuple[str, object, str]] = [
     ("quantization_config", "fp8", "'quantization_config' is 'fp8'"),
     ("quantization_config", {"quant_method": "nobody"}, "expected one of fp8, fbgemm_fp8, ptpc_fp8"),
     ("quantization_config", {"quant_method": "awq", "group_size": {"a": 1}}, "4 bits in groups of {'a': 1}"),
-    ("quantization_config", {"quant_method": "awq", "bits": 11}, "'11 bits in groups of 128' is no scheme"),
+    ("quantization_config", {"quant_method": "awq", "bits": 11}, "'11 bits in groups of 128' is not a known scheme"),
     ("quantization_config", {"quant_method": "fp8", "ignore": ["re:("]}, "no regular expression"),
     ("quantization_config", {"quant_method": "fp8", "ignore": ["re:(?=a)"]}, "expected literals, ., classes"),
     ("quantization_config", {"quant_method": "fp8", "ignore": "lm_head"}, "expected a list of names"),
