@@ -110,13 +110,17 @@ class JointCall:
     ``rows``: queries of a tile; ``split_bytes``: 0 where the call hands tiles out as there are any, so that a decode is
     its work or its cache; else the grid is of the longest prompt's tiles for every sequence and head, and a tile's
     steps are over as many keys as have so many bytes in a KV head of 16 bit, a power of two; ``start_steps``: what a
-    tile takes before and after its steps, in steps; ``empty_cycles`` that a tile without queries keeps its place.
+    tile takes before and after its steps, in steps; ``empty_cycles`` that a tile without queries keeps its place;
+    ``unsplit``: a call of decodes alone splits no cache from so many tiles an SM on; ``lone``: how many times as fast a
+    tile by itself is there as among those of a long prompt.
     """
 
     rows: int
     split_bytes: int = 0
     start_steps: float = 0.0
     empty_cycles: float = 0.0
+    unsplit: float = 0.0
+    lone: float = 1.0
 
     def keys_of(self, head_dim: int) -> int:
         """Keys of a step."""

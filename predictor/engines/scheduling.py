@@ -9,6 +9,7 @@ tokens.
 from __future__ import annotations
 
 import heapq
+import math
 from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import field
@@ -128,6 +129,7 @@ class Batching(ABC):
         self.steps = 0  # of decoding, since somebody set it to 0
         self.ending = 0  # sum of `ends` of those who decode
         self.bases = 0  # sum of their lengths at clock 0
+        self.squares = 0  # sum of the squares of these
         self.ends: list[tuple[int, int]] = []  # (end, index), the soonest first; those that left may still stand there
         self.sets_aside = rules.preemption == NOBODY  # pages for all that a request will write
         self._holders: dict[int, int] = {}  # sequences that hold a block, by its name
@@ -163,6 +165,12 @@ class Batching(ABC):
     def context_at(self, clock: int) -> int:
         """The same at a reading of the clock."""
         return self.bases + len(self.decoding) * clock
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the lengths of those who decode, in tokens; no tick changes it."""
+        n = len(self.decoding)
+        return math.sqrt(n * self.squares - self.bases * self.bases) / n if n else 0.0
 
     @property
     def spare(self) -> int:
@@ -251,7 +259,9 @@ class Batching(ABC):
         sequence.began, sequence.ends = self.clock, self.clock + sequence.output - 1
         self.decoding[sequence.index] = sequence
         self.ending += sequence.ends
-        self.bases += sequence.prompt - sequence.began
+        base = sequence.prompt - sequence.began
+        self.bases += base
+        self.squares += base * base
         heapq.heappush(self.ends, (sequence.ends, sequence.index))
         if not self.sets_aside:
             self.pages.follow(sequence.prompt, self.clock)
@@ -270,7 +280,9 @@ class Batching(ABC):
         """One that decodes is done, or gives way."""
         del self.decoding[sequence.index]
         self.ending -= sequence.ends
-        self.bases -= sequence.prompt - sequence.began
+        base = sequence.prompt - sequence.began
+        self.bases -= base
+        self.squares -= base * base
         tokens = self.length(sequence)
         self._give_back(sequence, sequence.held if self.sets_aside else self.pages.count(tokens))
         if not self.sets_aside:

@@ -53,6 +53,7 @@ class StepCosts:
         self.tables = StepTables(run, sizes, self.graphs)
         self._decode_s: dict[int, tuple[FloatArray, FloatArray]] = {}
         self._lines: dict[int, tuple[float, float, float, list[float], list[float]]] = {}
+        self._uneven: dict[int, float] = {}
         self._beside: dict[tuple[int, int], tuple[float, float, float]] = {}
         self.attention_of = lru_cache(_CALLS)(self._attention_of)
         self.drafter: StepCosts | None = None  # of the model that makes drafts
@@ -77,11 +78,14 @@ class StepCosts:
             wait_s = self._waits_of[sequences] = sum(waits.values())
         return wait_s
 
-    def decode(self, sequences: int, contexts: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def decode(
+        self, sequences: int, contexts: FloatArray, uneven_s: float | FloatArray = 0.0
+    ) -> tuple[FloatArray, FloatArray]:
         """Steps of decodes alone, each of shape (steps,), and for how long they hold up the slowest stage of a pipeline
-        (without one, all the time); ``contexts``, the tokens in the cache of all ``sequences``."""
+        (without one, all the time); ``contexts``, the tokens in the cache of all ``sequences``; ``uneven_s``: what
+        their unequal lengths add."""
         body, cpu = self._decode_body(sequences)
-        attention = self.tables.decodes.at(sequences, contexts / sequences)
+        attention = self.tables.decodes.at(sequences, contexts / sequences) + uneven_s
         wait = self.waits_s(sequences)
         drafted = self._drafted_s(sequences, contexts) if self.sizes.drafts else 0.0
         if len(self._share) == 1:
@@ -91,12 +95,22 @@ class StepCosts:
         stages[-1] += drafted
         return (stages.sum(axis=0) + wait) * self.factor, (stages.max(axis=0) + wait) * self.factor
 
-    def decode_step(self, sequences: int, context: float) -> float:
+    def decode_step(self, sequences: int, context: float, uneven_s: float = 0.0) -> float:
         """One step of `decode` without a pipeline."""
         gpu_s, cpu_s, wait_s, *_ = self.line(sequences)
         if self.sizes.drafts:
             wait_s += float(self._drafted_s(sequences, np.array([context]))[0])
-        return (max(gpu_s + self.tables.decodes.of(sequences, context / sequences), cpu_s) + wait_s) * self.factor
+        attention_s = self.tables.decodes.of(sequences, context / sequences) + uneven_s
+        return (max(gpu_s + attention_s, cpu_s) + wait_s) * self.factor
+
+    def uneven_s(self, sequences: int) -> float:
+        """Seconds that attention of so many decodes without chunks takes longer for each token of the standard
+        deviation of their lengths; 0 where it is not known to, drafts among that."""
+        known = self._uneven.get(sequences)
+        if known is None:
+            joint = self.tables.joint if self.width == 1 else None
+            known = self._uneven[sequences] = joint.uneven_s(sequences) if joint is not None else 0.0
+        return known
 
     @property
     def points(self) -> list[float]:
@@ -147,12 +161,12 @@ class StepCosts:
 
     def mixed(
         self, chunks: Sequence[tuple[int, int]], sequences: int, context: int, heads: int, widest: int = 0,
-        mean: float = 0.0,
+        mean: float = 0.0, spread: float = 0.0,
     ) -> tuple[float, float]:  # fmt: skip
         """A step of ``chunks`` (tokens, tokens before them) beside ``sequences`` decodes with ``context`` tokens in the
         cache in all, and for how long it holds up the slowest stage of a pipeline; ``heads`` prompts are read to their
         end. ``widest``: tokens of the rank with the most, if more; ``mean``: of all ranks that share the experts, 0 for
-        as many."""
+        as many; ``spread``: standard deviation of the tokens that each decode has in the cache."""
         tokens = max(widest, sum(q for q, _ in chunks) + sequences * self.width)
         gpu, cpu = self._mixed_body(tokens)
         if 0.0 < mean < tokens:
@@ -161,7 +175,7 @@ class StepCosts:
         attention = self.attention_of(tuple(chunks)) if chunks else 0.0
         if sequences:
             longest = max((q for q, _ in chunks), default=0)
-            attention += self.attention_beside(sequences, context, longest, attention)
+            attention += self.attention_beside(sequences, context, longest, attention, spread)
         stages = [max(g + share * attention, c) for g, share, c in zip(gpu, self._shares, cpu, strict=True)]
         if self.sizes.drafts:
             stages[-1] += self._drafted_beside_s(chunks, sequences, context, heads, sum(stages))
@@ -184,11 +198,17 @@ class StepCosts:
             known = self._beside[tokens, sequences] = gpu_s, cpu_s, self.waits_s(sequences)
         return known
 
-    def attention_beside(self, sequences: int, context: int, longest: int, chunks_s: float) -> float:
-        """What decodes add to the ``chunks_s`` of attention of a step's chunks, of at most ``longest`` tokens."""
-        if longest and self.tables.joint is not None:
-            return self.tables.joint.beside(sequences, context / sequences, longest, chunks_s)
-        return max(self.tables.decodes.of(sequences, context / sequences), context * self.tables.joined_s)
+    def attention_beside(
+        self, sequences: int, context: int, longest: int, chunks_s: float, spread: float = 0.0
+    ) -> float:
+        """What decodes add to the ``chunks_s`` of attention of a step's chunks, of at most ``longest`` tokens;
+        ``spread`` as in `mixed`."""
+        mean = context / sequences
+        if self.tables.joint is None:
+            return max(self.tables.decodes.of(sequences, mean), context * self.tables.joined_s)
+        if longest:
+            return self.tables.joint.beside(sequences, mean, longest, chunks_s, spread)
+        return self.tables.decodes.of(sequences, mean) + self.uneven_s(sequences) * spread
 
     def _mixed_head(self, made: int) -> float:
         """What head and sampler take beyond one sequence, which a prompt's pass has; less, where none ends here."""

@@ -119,7 +119,8 @@ class OneRank:
                     attention_s = costs.attention_of(tuple([(sequence.prompt, 0) for sequence in waiting]))
                 gpu_s, cpu_s, wait_s = costs.beside(read + n, len(waiting) + n)
                 if n:
-                    attention_s += costs.attention_beside(n, batching.context_at(clock), longest, attention_s)
+                    context, spread = batching.context_at(clock), batching.spread
+                    attention_s += costs.attention_beside(n, context, longest, attention_s, spread)
                 gpu_s += attention_s
                 seconds = ((gpu_s if gpu_s > cpu_s else cpu_s) + wait_s) * factor
                 for sequence in waiting:
@@ -153,10 +154,12 @@ class OneRank:
                     sequence.began, sequence.ends = clock, clock + sequence.output - 1
                     decoding[index] = sequence
                     batching.ending += sequence.ends
-                    batching.bases += prompt - clock
+                    base = prompt - clock
+                    batching.bases += base
+                    batching.squares += base * base
                     heappush(ends, (sequence.ends, index))
                     if not aside:
-                        places[(prompt - clock) % size] += 1
+                        places[base % size] += 1
                         pages.growing += 1
                 waiting.clear()
                 known = len(arrival_s)
@@ -178,6 +181,9 @@ class OneRank:
             until_s = arrival_s[came] if came < known else math.inf
             context = batching.context_at(clock)
             steps, total_s, began_s = 0, 0.0, now
+            uneven_s = costs.uneven_s(n)
+            if uneven_s:
+                uneven_s *= batching.spread
             if until_s < math.inf:
                 gpu_s, cpu_s, wait_s, row, slopes = costs.line(n)
                 while steps < most:
@@ -187,7 +193,7 @@ class OneRank:
                     else:
                         i = bisect_right(points, each) - 1
                         attention_s = slopes[i] * (each - points[i]) + row[i] if i >= 0 else row[0]
-                    seconds = gpu_s + attention_s
+                    seconds = gpu_s + (attention_s + uneven_s)
                     seconds = ((seconds if seconds > cpu_s else cpu_s) + wait_s) * factor
                     begins_s = now + (total_s + seconds) - seconds
                     if steps and (begins_s >= until_s or steps == FIRST):
@@ -197,7 +203,7 @@ class OneRank:
                     total_s, began_s = total_s + seconds, begins_s
                     steps += 1
             if not steps:
-                steps, total_s, began_s = self._in_arrays(n, context, most, now, until_s)
+                steps, total_s, began_s = self._in_arrays(n, context, uneven_s, most, now, until_s)
             rows.append((now, now + total_s, steps, n, 0, came - seen + len(waiting), total - free))
             before, now = began_s, now + total_s
             if not aside:
@@ -241,7 +247,7 @@ class OneRank:
         n = len(batching.decoding) if batch.decodes else 0
         chunks = [(tokens, sequence.computed - tokens) for sequence, tokens in batch.chunks]
         ended = sum(not sequence.left for sequence, _ in batch.chunks)
-        seconds, _ = self.costs.mixed(chunks, n, batching.context if n else 0, ended)
+        seconds, _ = self.costs.mixed(chunks, n, batching.context if n else 0, ended, spread=batching.spread)
         return seconds, n, sum(tokens for tokens, _ in chunks)
 
     def _after(self, batch: StepBatch, now: float) -> None:
@@ -259,12 +265,14 @@ class OneRank:
             if not batching.finish_prompt(sequence):
                 self._done(sequence.index, now)
 
-    def _in_arrays(self, n: int, context: int, most: int, now: float, until_s: float) -> tuple[int, float, float]:
+    def _in_arrays(
+        self, n: int, context: int, uneven_s: float, most: int, now: float, until_s: float
+    ) -> tuple[int, float, float]:
         """Of up to ``most`` steps of decodes alone, those that begin before ``until_s``: how many, their seconds, and
         when the last of them began."""
         steps = most if until_s == math.inf else min(most, FIRST * FIRST)
         while True:
-            seconds = self.costs.decode(n, context + n * np.arange(float(steps)))[0]
+            seconds = self.costs.decode(n, context + n * np.arange(float(steps)), uneven_s)[0]
             begins = now + np.cumsum(seconds) - seconds
             if steps == most or begins[-1] >= until_s:
                 break

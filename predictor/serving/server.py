@@ -190,7 +190,9 @@ class Server:
         widest = max(tokens)
         means = [sum(tokens[lane :: self.lanes]) * self.lanes / len(tokens) for lane in range(self.lanes)]
         steps = [
-            self.costs.mixed(*each, widest, means[place % self.lanes]) if each[0] or each[1] else (0.0, 0.0)
+            self.costs.mixed(*each, widest, means[place % self.lanes], self.ranks[place].batching.spread)
+            if each[0] or each[1]
+            else (0.0, 0.0)
             for place, each in enumerate(work)
         ]
         seconds = max(through for through, _ in steps)
@@ -236,8 +238,9 @@ class Server:
     def _few(self, batching: Batching, most: int, until_s: float) -> bool:
         """At most `FIRST` steps, each by itself: arrays cost more than so few. Whether ``until_s`` came in them."""
         n, context, total, last = len(batching.decoding), batching.context, 0.0, self.now
+        uneven_s = self._uneven_s(batching)
         for count in range(most):
-            seconds = self.costs.decode_step(n, context + n * self._ticks_in(count))
+            seconds = self.costs.decode_step(n, context + n * self._ticks_in(count), uneven_s)
             begins = self.now + (total + seconds) - seconds
             if count and begins >= until_s:
                 self._unread(count)
@@ -257,7 +260,8 @@ class Server:
         that decode on each rank."""
         ticks = self._ticks(np.arange(float(steps)))
         if len(self.ranks) == 1:
-            return self.costs.decode(counts[0], running[0].context + counts[0] * ticks)[0]
+            contexts = running[0].context + counts[0] * ticks
+            return self.costs.decode(counts[0], contexts, self._uneven_s(running[0]))[0]
         return self._round(running, *self._steps_of_ranks(running, max(counts), ticks))
 
     def _steps_of_ranks(
@@ -268,8 +272,14 @@ class Server:
         counts = [len(each.decoding) for each in running]
         first = np.array([each.bases + n * each.clock for each, n in zip(running, counts, strict=True)], dtype=float)
         contexts = first[:, None] + np.array(counts, dtype=float)[:, None] * ticks
-        through, held = self.costs.decode(widest, contexts.ravel())
+        uneven_s = np.repeat([self._uneven_s(each) for each in running], len(ticks))
+        through, held = self.costs.decode(widest, contexts.ravel(), uneven_s)
         return through.reshape(contexts.shape), held.reshape(contexts.shape)
+
+    def _uneven_s(self, batching: Batching) -> float:
+        """What unequal lengths add to a call of the decodes of a rank alone."""
+        each_s = self.costs.uneven_s(len(batching.decoding))
+        return each_s * batching.spread if each_s else 0.0
 
     def _round(self, running: Sequence[Batching], through: FloatArray, held: FloatArray) -> FloatArray:
         """Seconds in which every rank takes a step, of shape (steps,), of (running, steps): the lanes of a pipeline one

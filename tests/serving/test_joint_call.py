@@ -1,7 +1,10 @@
-"""Decodes in one attention call with prompts: what a call of FlashAttention-2 takes, measured and by its parts."""
+"""Decodes in one attention call with prompts, and decodes of unequal lengths: what a call of FlashAttention-2 takes,
+measured and by its parts."""
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -11,6 +14,7 @@ from predictor.engines import library
 from predictor.hardware.gpu import load_gpu
 from predictor.request.request import Request
 from predictor.serving.costs import StepCosts
+from predictor.serving.joint_call import deviations
 from predictor.serving.step_tables import Sizes
 
 #: (tokens of the prompt, decodes, tokens of each) -> microseconds of the call, and of the prompt's alone: a layer of
@@ -103,3 +107,102 @@ def test_layers_with_a_window_see_no_more_than_that() -> None:
     assert costs.tables.joint is not None
     near, far = (costs.attention_beside(16, 16 * context, 64, 0.0) for context in (1023, 2047))
     assert 1.5 * near < far < 2.0 * near
+
+
+#: (decodes, those that are long, their tokens, tokens of the others) -> how many times as long their call takes as that
+#: of as many of their mean: Llama-3.1-8B without a prompt. Source: casys-kaist/LLMServingSim@5daddb2, MIT.
+UNEQUAL = {
+    ("rtx-pro-6000-server", 188): {
+        (64, 1, 16384, 4096): 1.291, (64, 4, 16384, 4096): 1.187, (64, 16, 8192, 2048): 1.075,
+        (64, 48, 8192, 2048): 1.062, (64, 58, 8192, 2048): 1.004, (128, 4, 16384, 4096): 1.128,
+    },
+    ("rtx-4090", 128): {
+        (32, 1, 16384, 4096): 1.473, (32, 4, 16384, 4096): 1.207, (32, 16, 16384, 4096): 1.118,
+        (64, 1, 16384, 4096): 1.253, (64, 8, 16384, 4096): 1.156, (128, 32, 8192, 2048): 1.019,
+    },
+}  # fmt: skip
+
+
+def listed(lengths: Sequence[float], heads: int, places: int, faster: float) -> float:
+    """Tokens' time of a full GPU until tiles of ``lengths``, head by head, are done: a place takes the next when it is
+    free, and those that run share the memory's rate, of which one has ``faster`` shares at most."""
+    tiles = [length for _ in range(heads) for length in lengths]
+    running = sorted(tiles[:places])
+    time = progress = 0.0
+    for following in [*tiles[places:], *[None] * min(places, len(tiles))]:
+        rate = min(faster, places / len(running))
+        end = heapq.heappop(running)
+        time, progress = time + (end - progress) / rate, end
+        if following is not None:
+            heapq.heappush(running, progress + following)
+    return time
+
+
+def faster_on(gpu: str) -> float:
+    """How many times as fast as its share of memory a lone tile is, by the tables of the law."""
+    joint = costs_on(gpu).tables.joint
+    assert joint is not None
+    layers, call = joint._layers[0], joint._call
+    return float(layers.read_s * layers.group * layers.keys / layers.step_s * call.lone)
+
+
+@pytest.mark.parametrize(("gpu", "sms"), UNEQUAL)
+def test_multiprocessors_take_tiles_in_their_order(gpu: str, sms: int) -> None:
+    """What the law stands for gives what was measured, the long ones first as they were."""
+    for (n, many, long, short), ratio in UNEQUAL[gpu, sms].items():
+        mean, faster = (many * long + (n - many) * short) / n, faster_on(gpu)
+        took = listed([long] * many + [short] * (n - many), 8, sms, faster)
+        assert took / listed([mean] * n, 8, sms, faster) == pytest.approx(ratio, abs=0.04), (n, many, long, short)
+
+
+@pytest.mark.parametrize(
+    ("sequences", "heads", "sms", "faster"),
+    [(64, 8, 188, 3.6), (128, 8, 188, 3.6), (128, 4, 188, 3.6), (32, 8, 128, 2.4), (64, 8, 128, 2.4),
+     (128, 8, 128, 2.4), (32, 32, 128, 1.0), (64, 32, 188, 1.0), (128, 32, 188, 1.0)],
+)  # fmt: skip
+def test_the_tail_is_that_of_tiles_in_random_order(sequences: int, heads: int, sms: int, faster: float) -> None:
+    random, tails = np.random.default_rng(sequences), []
+    for _ in range(8):
+        lengths = random.exponential(1000.0, sequences)
+        busy = lengths.sum() * heads / sms
+        tails.append((listed(lengths.tolist(), heads, sms, faster) - busy) / lengths.std() * faster)
+    assert deviations(sequences) - np.log(faster) == pytest.approx(np.mean(tails), rel=0.2)
+
+
+def test_decodes_alone_are_uneven_where_no_cache_is_split() -> None:
+    """A cache has one part from 1.6 tiles an SM on, of 8 KV heads: 301 on 188 SMs, 205 on 128."""
+    for gpu, first in (("rtx-pro-6000-server", 38), ("rtx-4090", 26)):
+        costs = costs_on(gpu)
+        assert costs.uneven_s(first - 1) == 0.0 < costs.uneven_s(first) < costs.uneven_s(2 * first)
+    for gpu in ("h100-sxm", "b200-sxm"):  # which share work out in parts
+        assert costs_on(gpu).uneven_s(128) == 0.0
+    # Windows of 128 tokens are full in every decode, so that half of the layers are even.
+    windowed = costs_on("a100-sxm-80gb", "openai/gpt-oss-20b")
+    layers = windowed.tables.joint._layers  # type: ignore[union-attr]
+    assert {bool(each.window) for each in layers} == {True, False}
+    assert windowed.uneven_s(128) == sum(each.uneven_s(128, 0.0, 1.2) for each in layers if not each.window) > 0.0
+
+
+def test_a_step_of_unequal_decodes_takes_longer() -> None:
+    """128 decodes on RTX PRO 6000 that deviate by 560 tokens, as ShareGPT's do: steps lacked 0.7 to 1.4 ms of 27."""
+    costs = costs_on("rtx-pro-6000-server")
+    more_s = costs.uneven_s(128) * 560.0
+    assert 0.7e-3 < more_s < 1.4e-3
+    alike, step = costs.decode_step(128, 128e3), costs.decode_step(128, 128e3, more_s)
+    assert step - alike == pytest.approx(more_s)
+    assert costs.decode(128, np.array([128e3]), more_s)[0] == pytest.approx(step)
+    # A rank that reads no prompt while another does has such a step, too.
+    alone_s = costs.tables.decodes.of(128, 1000.0)
+    assert costs.attention_beside(128, 128000, 0, 0.0, 560.0) == pytest.approx(alone_s + more_s)
+
+
+def test_unequal_decodes_beside_prompts_end_with_the_longest() -> None:
+    costs = costs_on("rtx-pro-6000-server")
+    for n in (2, 64):
+        even, uneven, more = (costs.attention_beside(n, n * 1000, 512, 0.0, spread) for spread in (0.0, 300.0, 600.0))
+        assert even < uneven < more
+    assert more - uneven == pytest.approx(uneven - even)  # many: a tail behind the same work
+    tail = (uneven - even) / 300.0
+    assert tail == pytest.approx(deviations(64) * costs.tables.joint._layers[0].token_s)  # type: ignore[union-attr]
+    long_s = 1e-2  # a few end before a prompt that takes longer
+    assert costs.attention_beside(2, 2000, 512, long_s, 600.0) == costs.attention_beside(2, 2000, 512, long_s)

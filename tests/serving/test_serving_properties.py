@@ -222,6 +222,28 @@ def _batching(name: str, tokens: int, pages: int, software: str = "") -> Batchin
     return of.batching(rules)(rules, Pages(pages, 16))
 
 
+def test_the_spread_of_those_who_decode_is_that_of_their_lengths() -> None:
+    """Whoever comes, goes or gives way; no tick changes it."""
+    batching, random, spreads = _batching("vllm", 10**6, 10**6), np.random.default_rng(4), set()
+    for step in range(300):
+        if step % 5 == 0:
+            prompt, output = (int(n) for n in random.integers(1, 900, 2))
+            batching.waiting.append(Sequence(step, prompt, output))
+        batch = batching.batch()
+        if batch.decodes and batching.decoding:
+            batching.tick(1)
+        for sequence, _ in batch.chunks:
+            batching.finish_prompt(sequence)
+        while (sequence := batching.due()) is not None:
+            batching.leave(sequence)
+        if step % 71 == 70:
+            batching.give_way(next(iter(batching.decoding.values())), StepBatch())
+        lengths = [batching.length(sequence) for sequence in batching.decoding.values()]
+        assert batching.spread == pytest.approx(np.std(lengths) if lengths else 0.0, abs=1e-6)
+        spreads.add(batching.spread)
+    assert len(spreads) > 60
+
+
 def test_vllm_reads_decodes_first_then_what_was_begun_then_new_prompts() -> None:
     batching = _batching("vllm", 100, 1000)
     for i, prompt in enumerate((150, 30, 400)):

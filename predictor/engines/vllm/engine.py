@@ -76,8 +76,10 @@ HANDED_OUT = JointCall(128)
 #: FlashAttention-2's over a paged cache: kBlockM 64; kBlockN 256, 128 and 64 for heads of 64, 128 and 256 (32 KiB of
 #: keys). Source: run_mha_fwd_splitkv_dispatch there (recalled). A tile's start and an empty tile: measured in
 #: LLMServingSim's calls of prompts beside decodes, medians of six fits (RTX 4090: 0.27 steps and 0.37 us; RTX PRO 6000:
-#: 0.34 and 0.35).
-OF_A_GRID = JointCall(64, split_bytes=32768, start_steps=0.35, empty_cycles=870.0)
+#: 0.34 and 0.35). Splits: num_splits_heuristic(tiles, 2 x SMs) gives one from 0.8 of that on (flash_api.cpp there).
+#: A lone tile: measured in LLMServingSim's decodes of two lengths, which a list of tiles gives with 1.22 on RTX 4090
+#: and 1.20 on RTX PRO 6000.
+OF_A_GRID = JointCall(64, split_bytes=32768, start_steps=0.35, empty_cycles=870.0, unsplit=1.6, lone=1.2)
 
 
 def joins(gpu: GPUSpec) -> JointCall | None:
