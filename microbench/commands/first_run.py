@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from microbench import arguments as words
-from microbench import ceilings, doctor, environment, sweep
+from microbench import ceilings, doctor, environment, management, sweep
 from microbench.capability import Target, target_of
 from microbench.case import Case
 from microbench.collect import Collection, visible
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     whole = parser.add_mutually_exclusive_group()
     whole.add_argument("--budget", type=words.seconds, default=480.0, metavar="TIME", help="all of it (8min)")
     whole.add_argument(
-        "--minutes", type=float, metavar="N", help="the same in minutes; again: what was stopped goes on"
+        "--minutes", type=float, metavar="N", help="the budget in minutes; run the command again to continue"
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the data set: made, or gone on with")
     parser.add_argument("--sweeps", type=Path, default=sweep.SWEEPS, metavar="DIR", help="sweep files of your own")
@@ -74,11 +74,11 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.sweeps.is_dir():
         raise RequestError(f"--sweeps {arguments.sweeps}: expected a folder of sweep files")
     if arguments.minutes is not None:
-        if not LEAST_MINUTES <= arguments.minutes < MOST_MINUTES:
+        if not LEAST_MINUTES <= arguments.minutes <= MOST_MINUTES:
             raise RequestError(f"--minutes {arguments.minutes:g}: expected {LEAST_MINUTES} to {MOST_MINUTES}")
         arguments.budget = 60.0 * arguments.minutes
     session = Session(arguments)
-    here = json.loads(json.dumps({"machine": environment.machine(), "packages": environment.versions()}))
+    here = place(arguments)
     known = done_before(arguments.out / NOTES, here)
     session.notes["here"] = here
     steps: list[tuple[str, Callable[[], dict[str, Any]]]] = [
@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"[{number}/{len(steps)}] {name}", flush=True)
         try:
             if name in WAITING and session.over():
-                raise TilecastError("no time was left: the same command goes on")
+                raise TilecastError("no time was left; run the same command again to continue")
             session.notes[name] = step()
         except TilecastError as error:
             session.notes[name] = {"failed": str(error)}
@@ -109,8 +109,23 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def place(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Where the figures of a run hold: machine, packages, device, threads, and of the GPU its UUID and its driver,
+    as far as the management library tells. RequestError where no GPU is visible."""
+    here: dict[str, Any] = {
+        "machine": environment.machine(), "packages": environment.versions(), "device": arguments.device,
+        "threads": arguments.threads,
+    }  # fmt: skip
+    if arguments.device == "cuda":
+        board = management.entry_board(visible(arguments.device)[0])
+        here |= {"gpu": board and board.uuid(), "driver": board and board.driver()}
+    whole: dict[str, Any] = json.loads(json.dumps(here))  # as the notes have it
+    return whole
+
+
 def done_before(notes: Path, here: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The steps that an earlier run on this machine, with these packages, has done and that are done once."""
+    """The steps that an earlier run on this device of this machine, with these packages, has done and that are done
+    once."""
     try:
         said = read_json(notes)
     except TilecastError:

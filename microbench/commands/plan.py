@@ -117,6 +117,6 @@ def _print(
     print(f"\n{len(cases)} cases on {target.id}, about {duration(sum(expected))} after the ceilings")
     if arguments.budget is not None:
         print(f"--budget {duration(arguments.budget)}: about {within} of them, over every operator and dtype")
-        print(f"{100 * read / max(within, 1):.0f} % of those are such as `tilecast calibrate` reads")
+        print(f"`tilecast calibrate` reads {100 * read / max(within, 1):.0f} % of those")
     for why, count in sorted(left_out.items(), key=lambda entry: -entry[1]):
         print(f"left out: {count} x {why}")

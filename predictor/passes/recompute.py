@@ -3,8 +3,8 @@
 "full": every layer's forward pass runs again before its backward pass, so that a layer saves no more than its input
 (Chen et al., arXiv:1604.06174). "selective": of attention that is no fused kernel, the scores and what is made of them
 (mask, softmax, dropout) run again: they grow with the square of the sequence and cost little (Korthikanti et al.,
-arXiv:2205.05198, section 5); Megatron Core runs a fused
-kernel again, too (`attend_again`). What runs again counts as backward; saved is what the joint graph's edges then say.
+arXiv:2205.05198, section 5); Megatron Core runs a fused kernel again, too (`attend_again`). What runs again counts as
+backward; saved is what the joint graph's edges then say.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ def pictures_of(text: str | None, config: Model, ragged: bool = False, stages: i
     tower = config.tower
     if tower is None:
         raise UnsupportedError(
-            f"--images: {config.name} has no vision tower that is read; expected a model whose config.json has a"
-            " 'vision_config'"
+            f"--images: Tilecast reads no vision tower from the config of {config.name}; expected a model whose"
+            " config.json has a 'vision_config'"
         )
     if ragged:
         raise UnsupportedError("--images beside --prompt-lens: not built; expected --seq-len")

@@ -74,6 +74,40 @@ def test_another_machine_begins_anew_and_a_failed_step_is_tried_again(
     assert first(tmp_path / "out") == 0 and ran == list(STEPS)
 
 
+class Board:
+    """What the management library says of a GPU."""
+
+    def __init__(self, uuid: str, driver: str) -> None:
+        self._said = uuid, driver
+
+    def uuid(self) -> str:
+        return self._said[0]
+
+    def driver(self) -> str:
+        return self._said[1]
+
+
+def test_another_device_or_thread_count_begins_anew(
+    ran: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Figures of a processor say nothing of a GPU, nor those of a GPU of the next one or of the next driver."""
+    out = str(tmp_path / "out")
+    gpu = ("first-run", "--device", "cuda", "--out", out)
+    assert first(tmp_path / "out") == 0 and first(tmp_path / "out", "--threads", "1") == 0
+    assert ran == [*STEPS, *STEPS]
+    monkeypatch.setattr(first_run, "visible", lambda kind: ("0",))
+    for board in (Board("GPU-a", "570.1"), Board("GPU-b", "570.1"), Board("GPU-b", "580.2"), None):
+        monkeypatch.setattr(first_run.management, "entry_board", lambda entry, board=board: board)
+        ran.clear()
+        assert main(gpu) == 0 and ran == list(STEPS), board
+        ran.clear()
+        assert main(gpu) == 0 and ran == ["strata", "calibration", "collection", "calibrated"], board
+
+
+def test_the_bounds_of_the_minutes_are_among_them(ran: list[str], tmp_path: Path) -> None:
+    assert first(tmp_path / "out", "--minutes", "1440") == 0 and ran == list(STEPS)
+
+
 def test_imports_are_of_the_budget_and_what_has_no_time_says_so(
     ran: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -85,10 +119,10 @@ def test_imports_are_of_the_budget_and_what_has_no_time_says_so(
     monkeypatch.setattr(first_run, "process_age_s", lambda: 119.0)
     assert first(tmp_path / "out", "--minutes", "2") == 0
     assert ran == ["doctor", "overhead", "calibrated"]
-    assert capsys.readouterr().out.count("no time was left: the same command goes on") == 5
+    assert capsys.readouterr().out.count("no time was left; run the same command again to continue") == 5
 
 
-@pytest.mark.parametrize("minutes", ["1", "0", "-3", "nan", "2000"])
+@pytest.mark.parametrize("minutes", ["1", "0", "-3", "nan", "1440.1", "2000"])
 def test_minutes_that_make_no_sense_are_one_line(
     minutes: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
