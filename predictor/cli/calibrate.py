@@ -65,6 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.suggest is not None:
         return _suggest(arguments)
     if arguments.trace is None:
+        if not Path(arguments.data).exists():  # before a run of it is tracked
+            raise RequestError(f"--data {arguments.data}: no such file or folder; expected rows that were measured")
         return _calibrate(arguments)
     with tempfile.TemporaryDirectory() as folder:
         arguments.data = str(_trace_rows(arguments, Path(folder)))

@@ -61,6 +61,11 @@ def with_launched(words: Sequence[str], simulates: bool) -> tuple[list[str], tup
     speculates = bool(read.speculates) and "acceptance" in given and mode != "prefill"
     if speculates:
         said |= read.speculates
+    elif "acceptance" in given and "drafts" not in given:
+        raise RequestError(
+            f"--acceptance {given['acceptance'][-1]}: the command of {read.program} has no drafts that a forecast knows"
+            f" in --mode {mode}; expected no --acceptance, or --drafts K beside it"
+        )
     options: list[str] = []
     for name, value in said.items():
         flag = f"--{name.replace('_', '-')}"

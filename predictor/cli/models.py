@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+from pathlib import Path
 from typing import Any
 
+from predictor.errors import SpecError
+from predictor.files.yaml_reader import read_yaml_file
 from predictor.models.built import ModelConfig, catalogue, load_config, parameters
+from predictor.models.forms import PIPELINES, pipeline_file
 from predictor.report.wording import count
 
 
@@ -27,7 +31,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.support:
         return _support(arguments)
     if arguments.name is not None:
-        facts = to_dict(load_config(arguments.name))
+        path = pipeline_file(arguments.name)
+        facts = to_dict(load_config(arguments.name)) if path is None else _pipeline(path)
         if arguments.json:
             print(json.dumps(facts, indent=2))
         else:
@@ -46,8 +51,20 @@ def run(arguments: argparse.Namespace) -> int:
          str(config.heads), str(config.kv_heads), str(config.vocab))
         for config in configs
     ]  # fmt: skip
-    print_table(screen(), columns, rows)
+    console = screen()
+    print_table(console, columns, rows)
+    say(console, f"pipelines of several models: {', '.join(sorted(path.stem for path in PIPELINES.glob('*.yaml')))}")
     return 0
+
+
+def _pipeline(path: Path) -> dict[str, Any]:
+    """The sizes of a pipeline and the classes of its parts, as its file says them."""
+    data = read_yaml_file(path, "a pipeline, with sizes and parts")
+    if not isinstance(data, dict) or not isinstance(data.get("parts"), dict):
+        raise SpecError(f"{path}: expected a pipeline, with sizes and parts")
+    parts = {name: part for name, part in data["parts"].items() if isinstance(part, dict)}
+    runs = {name: part.get("class") or part.get("model") or "operators" for name, part in parts.items()}
+    return {"name": path.stem, "unit": data.get("unit", "samples"), "sizes": data.get("sizes", {}), "parts": runs}
 
 
 def _support(arguments: argparse.Namespace) -> int:

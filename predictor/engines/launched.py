@@ -251,8 +251,9 @@ def _guesses(meanings: Mapping[str, Any], name: str, value: str) -> tuple[dict[s
 def _speculates(program: str, guesses: Mapping[str, str]) -> dict[str, str | bool]:
     """Words of speculation that a forecast has: of a model's own layers for it, or of a model that makes drafts, one
     after the other; none of trees of drafts, of EAGLE's heads and of n-grams."""
-    method = guesses.get("method", "").lower().replace("-", "_")
     drafter = guesses.get("drafter", "")
+    named = drafter.startswith("[") and drafter.endswith("]")  # vLLM 0.6's "[ngram]": a method in a model's place
+    method = (drafter[1:-1] if named else guesses.get("method", "")).lower().replace("-", "_")
     count = guesses.get("drafts", "")
     if not count or guesses.get("branches", "1") != "1":
         return {}

@@ -10,7 +10,7 @@ import numpy as np
 from predictor.kernels.interval import DISTANCES, HasIntervals
 from predictor.request.run import Run
 from predictor.simulate.error_model import HOST, KERNELS, RELEASE, UNSEEN, WORDS, Facts, error_model
-from predictor.simulate.interval import RunSpread
+from predictor.simulate.interval import MOST_BELOW, RunSpread
 
 #: What remains of a width for which a line says what to do. Chosen by hand, not from data: a tenth is worth a flag.
 WORTH = 0.9
@@ -95,4 +95,4 @@ def _as_measured(run: Run, spread: RunSpread) -> tuple[float, float] | None:
     if not halves.any():
         return None
     below, above = np.sqrt(((seconds[: len(halves), None] * halves) ** 2).sum(axis=0)) / spread.total_s
-    return -math.log1p(-min(float(below), 0.9)), math.log1p(float(above))
+    return -math.log1p(-min(float(below), MOST_BELOW)), math.log1p(float(above))

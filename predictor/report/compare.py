@@ -177,7 +177,14 @@ def _first_line(entries: Sequence[Entry]) -> str:
     if works[0].prompt_lens:
         parts.append(f"ragged batch of {len(works[0].prompt_lens)}")
     elif any(entry.answer is not None and entry.answer.lengths_matter for entry in entries):
-        said["context-len" if works[0].mode == "decode" else "seq-len"] = [str(work.given_len) for work in works]
+        if works[0].mode == "decode":
+            said["context-len"] = [str(work.given_len) for work in works]
+        else:
+            said["seq-len"] = [str(work.text_len) for work in works]
+    if any(serving.images is not None for serving in served):
+        said["images"] = [
+            f"{serving.images} ({serving.images.tokens:,} tokens beside)" for serving in served if serving.images
+        ]
     if works[0].mode == "generate":
         said["output-len"] = [str(serving.output_len) for serving in served]
     if works[0].steps > 1:

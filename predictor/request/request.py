@@ -22,6 +22,7 @@ from predictor.request.options import DECODES, OPTIONS, Words
 from predictor.request.parallelism import Parallelism
 from predictor.request.parse import (
     LARGEST_DEGREE,
+    LARGEST_TOKENS,
     kernel_gap_seconds,
     launch_overhead_seconds,
     plan_of,
@@ -89,7 +90,13 @@ class Request(Words):
         sizes = _sizes(self, config, slots)
         pictures = pictures_of(self.images, config, bool(slots), self.pp)
         if pictures is not None and isinstance(sizes["seq_len"], int):
+            OPTIONS["seq_len"].check(sizes["seq_len"])
             sizes["seq_len"] += pictures.tokens
+            if sizes["seq_len"] > LARGEST_TOKENS:
+                raise RequestError(
+                    f"--images {self.images}: {pictures.tokens:,} tokens a sequence; expected at most"
+                    f" {LARGEST_TOKENS:,} with those of --seq-len"
+                )
             config = config.seeing()
         lora = self.lora != 0
         before = engine.fp8 is not None and config.model_type in engine.fp8.before

@@ -204,11 +204,11 @@ class StepCosts:
         """What decodes add to the ``chunks_s`` of attention of a step's chunks, of at most ``longest`` tokens;
         ``spread`` as in `mixed`."""
         mean = context / sequences
-        if self.tables.joint is None:
-            return max(self.tables.decodes.of(sequences, mean), context * self.tables.joined_s)
-        if longest:
+        if not longest:  # their step's prompts are another rank's: a call of decodes
+            return self.tables.decodes.of(sequences, mean) + self.uneven_s(sequences) * spread
+        if self.tables.joint is not None:
             return self.tables.joint.beside(sequences, mean, longest, chunks_s, spread)
-        return self.tables.decodes.of(sequences, mean) + self.uneven_s(sequences) * spread
+        return max(self.tables.decodes.of(sequences, mean), context * self.tables.joined_s)
 
     def _mixed_head(self, made: int) -> float:
         """What head and sampler take beyond one sequence, which a prompt's pass has; less, where none ends here."""

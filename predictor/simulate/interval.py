@@ -51,7 +51,7 @@ from predictor.simulate.times import TimedStage
 #: (`facts_of`). Units, by definition: what they come to is the parts' scale.
 LATE_S, SHORT_S = 10e-6, 50e-6
 #: The most that kernels may be too slow by, of a run: logarithms end there. Chosen by hand, not from data.
-_MOST_BELOW = 0.98
+MOST_BELOW = 0.98
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ _KINDS = {"forward": PASS, "prefill": PASS, "train": TRAIN, "decode": DECODE, "g
 
 def _logarithms(ends_s: tuple[Any, Any], total_s: Any) -> tuple[Any, Any]:
     """Seconds below and above a total as positive logarithms."""
-    return plain(-np.log1p(-np.minimum(ends_s[0] / total_s, _MOST_BELOW))), plain(np.log1p(ends_s[1] / total_s))
+    return plain(-np.log1p(-np.minimum(ends_s[0] / total_s, MOST_BELOW))), plain(np.log1p(ends_s[1] / total_s))
 
 
 def spread_of(timed: TimedStage, work: Workload) -> StageSpread | None:

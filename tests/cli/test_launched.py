@@ -336,6 +336,7 @@ SPECULATES = [
     ("""vllm serve M --speculative-config '{"method":"eagle3","model":"D","num_speculative_tokens":3}'""", {}),
     ("""vllm serve M --speculative-config '{"model":"org/EAGLE-M","num_speculative_tokens":3}'""", {}),
     ("""vllm serve M --speculative-config '{"method":"ngram","num_speculative_tokens":3}'""", {}),
+    ("vllm serve M --speculative-model [ngram] --num-speculative-tokens 5", {}),
     ("sglang serve --model M --speculative-algorithm EAGLE --speculative-num-steps 3 --speculative-eagle-topk 1"
      " --speculative-num-draft-tokens 4", {"drafts": "3"}),
     ("sglang serve --model M --speculative-algorithm NEXTN --speculative-num-steps 1 --speculative-eagle-topk 1",
@@ -397,3 +398,15 @@ def test_a_command_speculates_where_an_acceptance_stands_beside_it(capsys: pytes
     load = ("serve", "simulate", "--gpu", "h200", "--rate", "1", "--requests", "20", "--isl", "100", "--osl", "50")
     plain = answer(capsys, *load, "--from", command)
     assert answer(capsys, *load, "--from", command, "--acceptance", "0.8")["tpot_ms"] != plain["tpot_ms"]
+
+
+@pytest.mark.parametrize("config", ['{"method":"eagle3","model":"D","num_speculative_tokens":3}', '{"method":"ngram"}'])
+def test_an_acceptance_of_drafts_that_no_forecast_has_is_one_line(
+    config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = f"vllm serve meta-llama/Llama-3.1-8B --speculative-config '{config}'"
+    words = ["predict", "--from", said, "--gpu", "h100", "--mode", "decode", "--acceptance", "0.7"]
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert "--acceptance 0.7: the command of vllm serve has no drafts that a forecast knows" in error
+    assert "expected no --acceptance, or --drafts K beside it" in error and error.count("\n") == 1

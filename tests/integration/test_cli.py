@@ -245,3 +245,16 @@ def test_gpus_and_models_list_everything(capsys: pytest.CaptureFixture[str]) -> 
     assert json.loads(capsys.readouterr().out)["sources"]
     assert main(["models", "--json"]) == 0
     assert {row["name"] for row in json.loads(capsys.readouterr().out)} >= {"gpt3", "llama-3.1-8b"}
+    assert main(["models"]) == 0
+    assert "pipelines of several models: " in (shown := capsys.readouterr().out) and "flux.1-dev" in shown
+    assert main(["models", "flux.1-dev", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["sizes"]["batch"] == 1
+
+
+def test_rows_that_are_not_there_leave_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = f"sqlite:///{tmp_path / 'runs.db'}"
+    words = ["calibrate", "--gpu", "h100", "--data", "nofile", "--out", str(tmp_path / "o"), "--tracking-uri", store]
+    assert main(words) == 2
+    shown, said = capsys.readouterr()
+    assert said == "error: --data nofile: no such file or folder; expected rows that were measured\n" and not shown
+    assert not list(tmp_path.iterdir())

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from predictor import predict
+from predictor.cli.main import main
 from predictor.errors import RequestError, UnsupportedError
 from predictor.files.records import replace
 from predictor.models.built import config_from_dict, load_config
@@ -139,3 +140,28 @@ def test_a_tower_that_nobody_can_read_leaves_the_language_model(vision: Any) -> 
                         "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 512, "head_dim": 64},
     }  # fmt: skip
     assert config_from_dict(data, "small").tower is None
+
+
+def test_one_token_after_images_has_no_tpot() -> None:
+    made = predict(
+        "Qwen/Qwen3-VL-8B-Instruct", "h100", images="1x512x512", mode="generate", execution="vllm", output_len=1
+    )
+    assert made.tpot_s is None and made.phases_s["decode"] == 0.0
+
+
+@pytest.mark.parametrize("seq_len", [0, -200])
+def test_images_hide_no_wrong_length(seq_len: int) -> None:
+    with pytest.raises(RequestError, match=f"--seq-len {seq_len}: expected at least 1"):
+        predict("Qwen/Qwen3-VL-8B-Instruct", "h100", images="1x512x512", seq_len=seq_len, mode="prefill")
+
+
+def test_more_tokens_of_images_than_there_can_be_are_the_images() -> None:
+    with pytest.raises(RequestError, match=r"--images 100x32768x32768: 104,\d+,\d+ tokens a sequence; "):
+        predict("Qwen/Qwen3-VL-8B-Instruct", "h100", images="100x32768x32768", mode="prefill")
+
+
+def test_a_comparison_says_the_images_beside_the_text(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "compare --model Qwen/Qwen3-VL-8B-Instruct --gpu h100,l40s --mode prefill --seq-len 512 --images 1x512x512"
+    assert main(words.split()) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert "seq-len 512" in first and "images 1x512x512 (256 tokens beside)" in first

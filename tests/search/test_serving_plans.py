@@ -37,6 +37,7 @@ from predictor.search.serving.answer import (
     first_better,
     growth,
     interval,
+    margins,
     nothing_meets,
     plan_serving,
 )
@@ -44,9 +45,9 @@ from predictor.search.serving.emit import commands
 from predictor.search.serving.search import ServingPlan, Sla, at_concurrency, concurrencies, search, with_rate
 from predictor.search.serving.simulation import Simulated, Simulation
 from predictor.search.serving.space import Group, runs_of_groups, serving_engines
-from predictor.search.serving.steady import closed_loop, decode_alone
+from predictor.search.serving.steady import closed_loop, decode_alone, prefill_rate
 from predictor.search.serving.tables import GroupTimes, decode_run, step_facts, times_of
-from predictor.serving.goals import GROWTH
+from predictor.serving.goals import GROWTH, SLOWER
 from predictor.simulate.error_model import KERNELS, error_model
 from predictor.simulate.memory import memory_of
 from predictor.simulate.plan import plan_of
@@ -273,9 +274,43 @@ def test_an_interval_of_a_plan_is_that_of_a_service() -> None:
 
 def test_a_rate_makes_errors_grow_and_a_closed_loop_does_not() -> None:
     plan = answer(disaggregated=NEVER).entries[0].plan
-    assert growth(plan) == 1.0
+    assert growth(plan) == (1.0, 1.0)
     low, near = (growth(with_rate(plan, part * plan.rate)) for part in (0.3, 0.9))
-    assert 1.0 < low < near == GROWTH[1]  # slower by 0.4, it cannot serve nine tenths of its most
+    assert 1.0 < low[0] == low[1] < near[0] == near[1] == GROWTH[1]  # slower by 0.4, it cannot serve nine tenths
+
+
+def test_prompts_of_a_disaggregated_plan_queue() -> None:
+    """Slower by a, a prompt server is exp(a) times as busy: its TTFT grows as M/D/1 says, and TPOT as its steps do."""
+    plan = next(e.plan for e in answer(num_gpus=4, disaggregated=ONLY).entries if e.plan.hand_over_s < e.plan.ttft_s)
+    assert plan.prefill is not None and growth(plan) == (1.0, 1.0)
+    reached, prompt_s = prefill_rate(plan.prefill)
+    most = reached * plan.prefill_replicas
+    grown, tpot = growth(replace(plan, comes=0.4 * most))
+    slow, busy = prompt_s * math.exp(SLOWER[1]), 0.4 * math.exp(SLOWER[1])
+    alone = prompt_s + plan.hand_over_s + prompt_s * 0.4 / 1.2
+    rises = math.log((slow + plan.hand_over_s + slow * busy / (2.0 * (1.0 - busy))) / alone) / SLOWER[1]
+    assert grown == pytest.approx(rises) and tpot == 1.0 < rises < GROWTH[1]
+    assert growth(replace(plan, comes=0.9 * most)) == (GROWTH[1], 1.0)
+
+
+def test_a_plan_of_single_tokens_has_finite_figures() -> None:
+    asked = answer(osl=1, rate=2.0)
+    entry = asked.entries[0]
+    assert entry.interval is not None and entry.plan.tpot_s == 0.0 and entry.interval.tpot_s == (0.0, 0.0)
+    assert all(math.isfinite(end) and end > 0.0 for end in entry.interval.ttft_s)
+    said = chances(asked.asked, entry)
+    assert said["tpot"] is None and said["ttft"] is not None and said["sla"] == said["ttft"]
+
+
+def test_a_margin_and_its_probability_are_of_the_same_figure() -> None:
+    asked = answer(disaggregated=NEVER)
+    strict = replace(asked.asked, sla=replace(SLA, tpot_percentile=90.0))
+    held = Simulated(1.0, 1.0, 1.0, 1, SLA.ttft_s * 0.5, SLA.tpot_s * 3.0)
+    late = margins(strict, replace(asked.entries[0], simulated=held))
+    assert (
+        late["tpot"] is not None and late["tpot"][0] == pytest.approx(-2.0) and late["tpot"][1] < -2.0 < late["tpot"][2]
+    )
+    assert late["ttft"] == margins(asked.asked, asked.entries[0])["ttft"]
 
 
 def test_how_likely_limits_are_kept() -> None:

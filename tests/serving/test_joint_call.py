@@ -206,3 +206,10 @@ def test_unequal_decodes_beside_prompts_end_with_the_longest() -> None:
     assert tail == pytest.approx(deviations(64) * costs.tables.joint._layers[0].token_s)  # type: ignore[union-attr]
     long_s = 1e-2  # a few end before a prompt that takes longer
     assert costs.attention_beside(2, 2000, 512, long_s, 600.0) == costs.attention_beside(2, 2000, 512, long_s)
+
+
+@pytest.mark.parametrize("gpu", ["a100-sxm-80gb", "h100-sxm"])
+def test_a_rank_without_prompts_has_a_call_of_decodes(gpu: str) -> None:
+    """Others of its step read prompts: with data parallelism, and in a pipeline."""
+    costs = costs_on(gpu)
+    assert costs.attention_beside(64, 64 * 4000, 0, 0.0) == costs.tables.decodes.of(64, 4000.0)

@@ -237,6 +237,18 @@ def test_latency_of_tokens() -> None:
     assert whole.ttft_s == pytest.approx(prefill.latency_s)
     assert whole.tpot_s == pytest.approx(decode.latency_s)
     assert ask(mode="generate", seq_len=256, output_len=1).tpot_s is None
+    drafts = predictor.predict(
+        "deepseek-v3",
+        "h200",
+        mode="generate",
+        execution="vllm",
+        tp=8,
+        seq_len=256,
+        output_len=1,
+        drafts=1,
+        acceptance=0.8,
+    )
+    assert drafts.tpot_s is None and drafts.phases_s["decode"] == 0.0
     data = to_dict(whole)
     assert data["ttft_ms"] == pytest.approx(prefill.latency_ms)
     assert data["tokens_per_s_per_gpu"] == data["tokens_per_s"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -13,10 +13,18 @@ from predictor.request.options import ALSO, ENERGY, MOST_BATCH, MOST_GPUS, NEVER
 from predictor.request.request import Request
 from predictor.search.serving.energy import LOOKED_AT, DeploymentPower, power_of, ranking
 from predictor.search.serving.enough import NothingMeets, enough_gpus, missed, shown
-from predictor.search.serving.search import SearchedDeployments, ServingPlan, Sla, concurrencies, search, with_rate
+from predictor.search.serving.search import (
+    SearchedDeployments,
+    ServingPlan,
+    Sla,
+    concurrencies,
+    search,
+    waiting,
+    with_rate,
+)
 from predictor.search.serving.simulation import Simulated, Simulation
 from predictor.search.serving.space import Group, runs_of_groups, serving_engines
-from predictor.search.serving.steady import closed_loop
+from predictor.search.serving.steady import FULL, closed_loop, prefill_rate
 from predictor.search.serving.tables import GroupTimes, decode_run, prefill_run, step_facts, times_of
 from predictor.serving.goals import GROWTH, SLOWER, service_facts
 from predictor.simulate.breakdown import context_notes
@@ -211,29 +219,41 @@ def interval(plan: ServingPlan) -> Interval | None:
         for part, pair in decode.sizes.items()
         if part in (KERNELS, HOST, LATE)
     }
-    experts, grown = times.run.work.routing is not None, growth(plan)
+    experts = times.run.work.routing is not None
     known = (("ttft", read, plan.ttft_s), ("tpot", decode.without(**mixed), plan.tpot_s))
     ends = []
-    for name, step, seconds in known:
+    for (name, step, seconds), grown in zip(known, growth(plan), strict=True):
         logs = error_model().ends_and_median(service_facts(step, name, grown, experts))
         low, median, high = (seconds * math.exp(end) for end in logs)
         ends.append(Outlook(low, median, high, times.run.gpu.id, times.run.work.execution))
     return Interval(*ends)
 
 
-def growth(plan: ServingPlan) -> float:
+def growth(plan: ServingPlan) -> tuple[float, float]:
     """How many times as fast as its steps TTFT and TPOT grow: 1 where requests follow each other, more where so many
-    come a second, since slower steps have more of them at a time."""
-    if not plan.comes or plan.prefill is not None:
-        return 1.0
-    steady = closed_loop(plan.times, concurrencies(plan.times.most))
+    come a second, since slower steps have more of them at a time: in a queue for prompts, where others decode."""
+    if not plan.comes:
+        return 1.0, 1.0
     slower = SLOWER[1]
+    if plan.prefill is not None:
+        reached, prompt_s = prefill_rate(plan.prefill)
+        load = plan.comes / (reached * plan.prefill_replicas)
+        if load * math.exp(slower) >= FULL:
+            return GROWTH[1], 1.0
+        now, then = (
+            math.log(read_s + plan.hand_over_s + waiting(read_s, busy))
+            for read_s, busy in ((prompt_s, load), (prompt_s * math.exp(slower), load * math.exp(slower)))
+        )
+        return float(np.clip((then - now) / slower, GROWTH[0], GROWTH[1])), 1.0
+    steady = closed_loop(plan.times, concurrencies(plan.times.most))
     each = plan.comes / plan.replicas
     if each * math.exp(slower) > steady.rate.max():
-        return GROWTH[1]
+        return GROWTH[1], GROWTH[1]
     rising = np.maximum.accumulate(steady.rate)
-    now, then = np.interp([each, each * math.exp(slower)], rising, np.log(steady.tpot_s))
-    return float(np.clip(1.0 + (then - now) / slower, GROWTH[0], GROWTH[1]))
+    times_s = steady.tpot_s if steady.tpot_s.all() else steady.ttft_s  # one token has no TPOT
+    now, then = np.interp([each, each * math.exp(slower)], rising, np.log(times_s))
+    grown = float(np.clip(1.0 + (then - now) / slower, GROWTH[0], GROWTH[1]))
+    return grown, grown
 
 
 def chances(asked: ServingQuestion, entry: RankedPlan) -> dict[str, float | None]:
@@ -242,17 +262,11 @@ def chances(asked: ServingQuestion, entry: RankedPlan) -> dict[str, float | None
     A limit on a percentile is held against that of the simulation. TTFT and TPOT count as independent: on 320 measured
     rows the rank correlation of their errors, over their intervals, was 0.08 (`benchmarks/accuracy_intervals.py`).
     """
-    plan, ends, simulated, sla = entry.plan, entry.interval, entry.simulated, asked.sla
-    chance_of: dict[str, float | None] = {}
-    for place, (name, seconds, limit) in enumerate(
-        (("ttft", plan.ttft_s, sla.ttft_s), ("tpot", plan.tpot_s, sla.tpot_s))
-    ):
-        chance_of[name] = None
-        if ends is None or limit == math.inf or seconds <= 0.0:
-            continue
-        of_percentile = simulated is not None and getattr(sla, f"{name}_percentile")
-        value = simulated.held_s[place] if simulated is not None and of_percentile else seconds
-        chance_of[name] = getattr(ends, name).times(value / seconds).within(limit)
+    chance_of: dict[str, float | None] = dict.fromkeys(("ttft", "tpot"))
+    chance_of |= {
+        name: None if outlook is None or value <= 0.0 else outlook.within(limit)
+        for name, value, limit, outlook in _limits(asked, entry)
+    }
     every = [chance for chance in chance_of.values() if chance is not None]
     return chance_of | {"sla": math.prod(every) if every else None}
 
@@ -303,16 +317,27 @@ def cost_per_million(plan: ServingPlan, price: float) -> float:
 
 
 def margins(asked: ServingQuestion, entry: RankedPlan) -> dict[str, tuple[float, float, float] | None]:
-    """What is left of each limit, as a share of it: of the forecast, and of the ends of its interval (least, most)."""
-    margin_of: dict[str, tuple[float, float, float] | None] = {}
-    plan, ends = entry.plan, entry.interval
-    for name, value, limit in (("ttft", plan.ttft_s, asked.sla.ttft_s), ("tpot", plan.tpot_s, asked.sla.tpot_s)):
-        if limit == math.inf:
-            margin_of[name] = None
-            continue
-        low, high = (value, value) if ends is None else getattr(ends, f"{name}_s")
+    """What is left of each limit, as a share of it: of the forecast, and of the ends of its interval (least, most).
+    A limit on a percentile is held against that of the simulation."""
+    margin_of: dict[str, tuple[float, float, float] | None] = dict.fromkeys(("ttft", "tpot"))
+    for name, value, limit, outlook in _limits(asked, entry):
+        low, high = (value, value) if outlook is None else (outlook.low_s, outlook.high_s)
         margin_of[name] = (1.0 - value / limit, 1.0 - high / limit, 1.0 - low / limit)
     return margin_of
+
+
+def _limits(asked: ServingQuestion, entry: RankedPlan) -> Iterator[tuple[str, float, float, Outlook | None]]:
+    """Of each limit that is asked for: its name, what is held against it, the limit, and the outlook of what is."""
+    plan, simulated, sla = entry.plan, entry.simulated, asked.sla
+    for place, (name, seconds, limit) in enumerate(
+        (("ttft", plan.ttft_s, sla.ttft_s), ("tpot", plan.tpot_s, sla.tpot_s))
+    ):
+        if limit == math.inf:
+            continue
+        of_percentile = simulated is not None and getattr(sla, f"{name}_percentile")
+        value = simulated.held_s[place] if simulated is not None and of_percentile else seconds
+        outlook = None if entry.interval is None else getattr(entry.interval, name)
+        yield name, value, limit, outlook.times(value / seconds) if outlook is not None and seconds else outlook
 
 
 def best_of_each(entries: Sequence[ServingPlan]) -> tuple[ServingPlan | None, ServingPlan | None]:

@@ -343,11 +343,16 @@ def at_concurrency(plan: ServingPlan, concurrency: int) -> ServingPlan:
     rate = min(plan.rate, float(each[0]) * plan.replicas)
     reached, prompt_s = prefill_rate(plan.prefill)
     load = min(rate / (reached * plan.prefill_replicas), FULL)
-    ttft = prompt_s + plan.hand_over_s + prompt_s * load / (2.0 * (1.0 - load))
+    ttft = prompt_s + plan.hand_over_s + waiting(prompt_s, load)
     return replace(
         plan, concurrency=concurrency, decoding=float(concurrency), ttft_s=ttft, tpot_s=float(tpot[0]), rate=rate,
         load=load,
     )  # fmt: skip
+
+
+def waiting(prompt_s: float, load: float) -> float:
+    """Seconds that a prompt waits for those before it, of a server that is ``load`` of the time at work: M/D/1."""
+    return prompt_s * load / (2.0 * (1.0 - load))
 
 
 def with_rate(plan: ServingPlan, rate: float) -> ServingPlan:

@@ -49,8 +49,8 @@ class PricedPlans:
     batch: int
     legal: int
     ranked: RankedPlans
-    price: float | None = None
-    asked: Request | None = None
+    price: float | None
+    asked: Request
 
     @property
     def priced(self) -> tuple[Priced, ...]:
@@ -73,10 +73,7 @@ class PricedPlans:
 
     def outlooks(self, count: int) -> list[Outlook | None]:
         """What is expected of the steps of the first ``count``; None without intervals."""
-        asked = self.asked
-        if asked is None:
-            return [None] * len(self.best(count))
-        runs = [run_of(asked, candidate.plan, self.run.selector) for candidate in self.best(count)]
+        runs = [run_of(self.asked, candidate.plan, self.run.selector) for candidate in self.best(count)]
         return [answer.outlook for answer in summaries(runs, intervals=True)]
 
     def joule_per_token(self, candidate: Priced) -> float | None:
@@ -119,8 +116,7 @@ def search(
     if not len(ranked):  # what refuses them all says why
         plan_of(run_of(of_all, plans[0], selector))
     legal = len({*plans, *(each.plan for each in ranked.known)})  # cuts that are faster among them
-    every = replace(asked, mode="train", batch=batch)
-    return PricedPlans(single, spaces[0].system, tuple(num_gpus), batch, legal, ranked, dollars, every)
+    return PricedPlans(single, spaces[0].system, tuple(num_gpus), batch, legal, ranked, dollars, of_all)
 
 
 def space_of(asked: Request, single: Run, count: int, batch: int, only: Mapping[str, tuple[Any, ...]]) -> Space:
