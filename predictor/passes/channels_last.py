@@ -26,24 +26,29 @@ _PLANE = 4  # axes of a batch of planes with channels, by definition
 
 def with_channels_last(graph: Graph) -> Graph:
     """``graph`` with convolutions and copies as Inductor has them; itself where it leaves layouts alone."""
-    nodes = [node for block in graph.blocks for node in block.nodes]
-    forward = [node.op for node in nodes if isinstance(node.op, Convolution) and node.op.phase == FORWARD]
-    if not forward or len(nodes) >= _NODES * len(forward):
+    ahead = [
+        (node, node.count * block.repeat)
+        for block in graph.blocks if block.backward_of is None for node in block.nodes if node.phase == FORWARD
+    ]  # fmt: skip
+    forward = [(node.op, times) for node, times in ahead if isinstance(node.op, Convolution)]
+    # A kernel here is one to ten nodes of Inductor's, whose graph has repeats written out.
+    if sum(times for _, times in ahead) >= _NODES * sum(times for _, times in forward):
         return graph
     if not _pays(forward, any(block.backward_of is not None for block in graph.blocks)):
         return graph
+    nodes = [node for block in graph.blocks for node in block.nodes]
     made = {id(t.storage) for node in nodes for t in node.outputs}
     read = {id(t.storage) for node in nodes for t in node.inputs}
     return replace(graph, blocks=tuple(_turned(block, made, read) for block in graph.blocks))
 
 
-def _pays(ops: Sequence[Convolution], trains: bool) -> bool:
-    """Whether Inductor takes channels last for these convolutions of a forward pass."""
-    rates = [_rate(op) for op in ops]
+def _pays(ops: Sequence[tuple[Convolution, int]], trains: bool) -> bool:
+    """Whether Inductor takes channels last for these convolutions of a forward pass, each as often as is said."""
     if trains:
-        return not {_GROUPED, _NARROWING} & set(rates) and any(not _is_small(op) for op in ops)
-    flops = [op.flops() for op in ops]
-    return sum(f * rate for f, rate in zip(flops, rates, strict=True)) <= sum(flops)
+        rates = {_rate(op) for op, _ in ops}
+        return not {_GROUPED, _NARROWING} & rates and any(not _is_small(op) for op, _ in ops)
+    flops = [op.flops() * times for op, times in ops]
+    return sum(f * _rate(op) for f, (op, _) in zip(flops, ops, strict=True)) <= sum(flops)
 
 
 def _rate(op: Convolution) -> float:

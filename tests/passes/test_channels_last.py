@@ -59,6 +59,29 @@ def test_training_leaves_what_narrows_or_is_small() -> None:
     assert layouts(compiled(lambda: narrowing, "2,256,8,8")) == [True]
 
 
+def test_every_run_of_a_repeated_block_counts() -> None:
+    """Inductor, on the graph of 2,007 nodes, leaves the layout of the first; it turns the second."""
+
+    class Layer(nn.Module):
+        def __init__(self, inner: Any) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: Any) -> Any:
+            return x + self.inner(x)
+
+    mlp = lambda: Layer(nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)))  # noqa: E731
+    deep = lambda: nn.Sequential(nn.Conv2d(3, 128, 3), *(mlp() for _ in range(100)))  # noqa: E731
+    shallow = lambda: nn.Sequential(nn.Conv2d(3, 128, 3), *(mlp() for _ in range(10)))  # noqa: E731
+    for mode in ("forward", "train"):
+        assert layouts(compiled(deep, "1,3,10,10", mode)).count(True) == 0
+        assert all(layouts(compiled(shallow, "1,3,10,10", mode)))
+    grouped = nn.Conv2d(256, 256, 5, 1, 2, groups=2)
+    plain = (Layer(nn.Sequential(nn.Conv2d(256, 256, 3, 1, 1), nn.ReLU())) for _ in range(50))
+    mixed = nn.Sequential(grouped, *plain)
+    assert all(layouts(compiled(lambda: mixed, "1,256,8,8"))), "few of the FLOPs are grouped"
+
+
 def test_only_planes_are_turned() -> None:
     assert layouts(compiled(lambda: nn.Conv3d(32, 64, 3), "2,32,6,6,6")) == [False]
     assert layouts(compiled(lambda: nn.Conv1d(32, 64, 3), "2,32,64")) == [False]
