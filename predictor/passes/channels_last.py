@@ -45,19 +45,27 @@ def with_channels_last(graph: Graph) -> Graph:
 def _pays(ops: Sequence[tuple[Convolution, int]], trains: bool) -> bool:
     """Whether Inductor takes channels last for these convolutions of a forward pass, each as often as is said."""
     if trains:
-        rates = {_rate(op) for op, _ in ops}
-        return not {_GROUPED, _NARROWING} & rates and any(not _is_small(op) for op, _ in ops)
+        harmed = any(_is_grouped(op) or _narrows(op) for op, _ in ops)
+        return not harmed and any(not _is_small(op) for op, _ in ops)
     flops = [op.flops() * times for op, times in ops]
     return sum(f * _rate(op) for f, (op, _) in zip(flops, ops, strict=True)) <= sum(flops)
 
 
 def _rate(op: Convolution) -> float:
-    first, second = _weight_channels(op)
-    if op.groups > 1 and second > 1:
+    if _is_grouped(op):
         return _GROUPED
     if _is_small(op):
         return _FEW
-    return _NARROWING if first * 2 <= second and op.kernel_h > 1 else _OTHERS
+    return _NARROWING if _narrows(op) else _OTHERS
+
+
+def _is_grouped(op: Convolution) -> bool:
+    return op.groups > 1 and _weight_channels(op)[1] > 1
+
+
+def _narrows(op: Convolution) -> bool:
+    first, second = _weight_channels(op)
+    return first * 2 <= second and op.kernel_h > 1
 
 
 def _is_small(op: Convolution) -> bool:

@@ -57,6 +57,9 @@ def test_training_leaves_what_narrows_or_is_small() -> None:
     narrowing = nn.Conv2d(256, 128, 3, 1, 1)
     assert not any(layouts(compiled(lambda: narrowing, "2,256,8,8", "train")))
     assert layouts(compiled(lambda: narrowing, "2,256,8,8")) == [True]
+    ends_small = lambda: nn.Sequential(nn.Conv2d(128, 128, 3), nn.Conv2d(128, 64, 1), nn.Conv2d(64, 16, 3))  # noqa: E731
+    assert not any(layouts(compiled(ends_small, "1,128,16,16", "train"))), "narrow is asked of small ones, too"
+    assert all(layouts(compiled(ends_small, "1,128,16,16")))
 
 
 def test_every_run_of_a_repeated_block_counts() -> None:
