@@ -61,6 +61,24 @@ def test_the_terms_make_the_forecast(dtype: str) -> None:
     assert "rows of h100-sxm" in of.rests_on
 
 
+def test_core_constants_and_rows_are_of_the_library_that_answers() -> None:
+    """An engine that tunes its products takes the fastest of several libraries' kernels: another one's than its own."""
+    run = {**RUN, "gpu": "b200", "mode": "decode", "batch": 8, "seq_len": 1024}
+
+    def of(execution: str) -> Any:
+        given = {**run, "execution": execution, "dtype": "nvfp4", "explain": "mlp down"}
+        return predictor.predict(**given).explained  # type: ignore[arg-type]
+
+    tuned = of("tensorrt_llm")
+    v = values(tuned)
+    assert v["residual", "library"] == "sglang"
+    by_itself = of("sglang")
+    assert [t for t in tuned.terms if t.group == "constants"] == [t for t in by_itself.terms if t.group == "constants"]
+    assert v["core", "core"] == values(by_itself)["core", "core"]
+    assert tuned.rests_on == by_itself.rests_on
+    assert ("residual", "library") not in values(by_itself)
+
+
 def test_the_tile_that_is_named_is_the_one_that_the_core_takes() -> None:
     rng, constants = np.random.default_rng(0), KNOWN
     for name in ("h100-sxm", "l4", "a100-sxm-80gb"):

@@ -75,6 +75,16 @@ class TensorCoreGemm(ServingEstimator):
         others = (each for each in engines.measured() if each.name != first.name)
         return first, *(each for each in others if self._corrections.measures(gpu, each.name, name))
 
+    def _fastest(self, batch: Batch, dtype: str, quant: str, gpu: GPUSpec) -> tuple[Library, str]:
+        """The library whose seconds answer for the only product of ``batch``, and which were asked, in words: "" of
+        one alone."""
+        asked = self._answering(batch, dtype, quant, gpu)
+        if len(asked) == 1:
+            return asked[0], ""
+        lone, grouped = np.array([0]), getattr(batch.ops[0], "kind", "") == GROUPED
+        ways = [float(self._seconds(batch, gpu, dtype, quant, lone, grouped, each)[0]) for each in asked]
+        return asked[int(np.argmin(ways))], f"the fastest of {', '.join(each.name for each in asked)}"
+
     def core_seconds(
         self, shapes: Shapes, gpu: GPUSpec, dtype: str, kernels: str, prologue: float | None = None
     ) -> FloatArray:
@@ -92,12 +102,14 @@ class TensorCoreGemm(ServingEstimator):
 
         op, columns = batch.ops[0], batch.columns
         dtype, quant = op.dtype, getattr(op, "quant", "")
-        source, kind, constants = self._constants(gpu, dtype, quant, self._answering(batch, dtype, quant, gpu)[0])
+        library, told = self._fastest(batch, dtype, quant, gpu)
+        source, kind, constants = self._constants(gpu, dtype, quant, library)
         shapes = self._shapes(batch, dtype, quant, np.array([0]))
         device = self._corrections.device_as(source, gpu, dtype)
         parts, bound = core_terms(shapes, device, constants)
         seconds, core = float(self.seconds(batch, gpu)[0]), float(core_time(shapes, device, constants).total[0])
         parts += terms("residual", [
+            *([("library", library.name, WORD, told)] if told else []),
             ("factor", seconds / core, COUNT, self._asked(f"{source}|{kind}", shapes)),
             ("kernel", seconds, "s", "core x factor"),
         ])  # fmt: skip
@@ -110,7 +122,7 @@ class TensorCoreGemm(ServingEstimator):
             ("aligned kernel", at, "s", "time of the aligned product"),
         ])  # fmt: skip
         parts += constant_terms(constants, without="nothing" if shapes.quantizes else "quantize")
-        rests = self._corrections.rests_on(source, gpu, self._answering(batch, dtype, quant, gpu)[0].name, kind)
+        rests = self._corrections.rests_on(source, gpu, library.name, kind)
         return Explanation(tuple(parts), bound, rests)
 
     def _asked(self, key: str, shapes: Shapes) -> str:
