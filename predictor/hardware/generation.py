@@ -11,9 +11,10 @@ _MMA_CAPABILITIES = ("7", "8", "12")
 #: Libraries' kernels let a unit of the SM fetch whole tiles (TMA), and their warps ask for no bytes themselves. Compute
 #: capability 12 has the unit, too, but runs the kernels of `_MMA_CAPABILITIES`.
 _FETCHING_CAPABILITIES = ("9", "10", "11")
-#: The first major number of the compute capabilities whose tensor cores take operands of 8 bits in any layout.
-#: Source: Transformer Engine's docs/features/low_precision_training at d0067d0d.
-_ANY_LAYOUT = 10
+#: Major numbers of the compute capabilities whose tensor cores take operands of 8 bits in any layout: these, and all
+#: from the last on. Source: Transformer Engine's is_non_tn_fp8_gemm_supported (10.0 <= capability < 12.0, or from
+#: 13.0), as recalled (unverified); its docs/features/low_precision_training at d0067d0d say Blackwell, and no more.
+_ANY_LAYOUT = (10, 11, 13)
 #: Compute capabilities whose boards run the kernels of an earlier one, and how fast they run what an instruction set
 #: fixes stands in the catalogue. Source: CUDA C++ Programming Guide 13, family-specific targets, as recalled
 #: (unverified): compute_100f is for 10.0 and 10.3, compute_120f for 12.0 and 12.1.
@@ -89,7 +90,13 @@ def fetches_tiles(gpu: GPUSpec) -> bool:
 
 
 def takes_any_layout(gpu: GPUSpec) -> bool:
-    """Whether tensor cores take operands of 8 bits along either axis, so that nothing is transposed for them. Source:
-    Transformer Engine's docs/features/low_precision_training at d0067d0d (Ada and Hopper take one layout, Blackwell
-    any). Unverified: AMD's, which are taken to take one."""
-    return gpu.vendor == "nvidia" and int((gpu.compute_capability or "0").split(".")[0]) >= _ANY_LAYOUT
+    """Whether tensor cores take operands of 8 bits along either axis, so that nothing is transposed for them: the
+    Blackwell of data centers, not that of graphics boards (`_ANY_LAYOUT`). Unverified: AMD's, which are taken to take
+    one.
+
+    >>> from predictor.hardware.gpu import load_gpu
+    >>> takes_any_layout(load_gpu("b200")), takes_any_layout(load_gpu("rtx-5090"))
+    (True, False)
+    """
+    major = int((gpu.compute_capability or "0").split(".")[0])
+    return gpu.vendor == "nvidia" and (major in _ANY_LAYOUT or major >= _ANY_LAYOUT[-1])

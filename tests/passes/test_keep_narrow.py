@@ -60,6 +60,7 @@ def test_what_runs_again_keeps_no_inputs() -> None:
 @pytest.mark.parametrize(("gpu", "dtype", "stored"), [
     ("b200", "fp8", 1.0),  # one copy for both passes
     ("h100", "fp8", 2.0),  # one a layout
+    ("rtx-pro-6000", "fp8", 2.0),  # Blackwell as well, but of graphics boards
     ("b200", "mxfp8", 2.0 * (1 + 1 / 32)),  # scaled along either axis
     ("b200", "nvfp4", 2.0 * 0.5625),
 ])  # fmt: skip
