@@ -28,7 +28,7 @@ from predictor.formats.quantization import weight_bytes
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.hardware.what_if import as_filed
 from predictor.kernels.device import LANE_NEED, MMA_ROWS, POWER_NEED, STATIC, tensor_need
-from predictor.kernels.power import CLOCK_WATTS, EFFICIENCY, need
+from predictor.kernels.power import CLOCK_WATTS, EFFICIENCY, need, told_by
 from predictor.ops.attention import Attention
 from predictor.ops.base import HOST, Op
 from predictor.ops.collective import Collective
@@ -126,6 +126,8 @@ def rates(gpu: GPUSpec) -> Rates:
     tensor_w, known = _tensor_w(gpu)
     if tensor_w and not known:
         assumed.append(f"tensor cores {tensor_w:,.0f} W at full rate, by the law of other boards")
+    if capability := told_by(gpu):
+        assumed.append(f"tensor cores {tensor_w:,.0f} W at full rate, as boards of compute capability {capability}")
     vector_w = _vector_w(gpu, whole)
     running = min(max(waiting, STATIC * max(tensor_w, vector_w)), limit)
     table = constants["dram_pj_per_bit"]

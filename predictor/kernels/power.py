@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from predictor.hardware.generation import chip
 from predictor.hardware.gpu import GPUSpec
 from predictor.hardware.what_if import as_filed
 from predictor.kernels.device import clock_left, sms_left, sustained_share, tensor_rate
@@ -37,7 +38,10 @@ EFFICIENCY = 0.94
 #: B200's tables lose that are repeated for longer than power allows, by the same script with --tables
 #: datasets/aiconfigurator, median over what ran them. The same says 2.96 of A100, 3.73 and 4.34 of H100, and of GB200
 #: 8.17 and 8.37; with 6.73, attention that is 0.65 busy is held at 1,643 MHz, where 1,580 was seen
-#: (flashinfer-ai/flashinfer pull 2899). Where nothing tells, nothing is held.
+#: (flashinfer-ai/flashinfer pull 2899). 10.3 takes 10.0's, whose chip it is (unverified): its best searched products
+#: are 1.014 (bf16) and 0.977 (fp8) times B200's, the law says 1.017 and 1.025 at B300's 1,100 W. A GB300 of 1,400 W
+#: does better than the law's 1,910 TFLOP/s: cuBLAS 1,600 to 2,174 by shape, in runs whose length is not said
+#: (facebookexperimental/triton pull 2023). Where nothing tells, nothing is held.
 CLOCK_WATTS: Mapping[tuple[str, int], tuple[float, float]] = {
     ("8.0", 16): (3.14, 1.41e9), ("9.0", 16): (3.58, 1.98e9), ("9.0", 8): (3.97, 1.98e9),
     ("10.0", 16): (6.73, 1.965e9), ("10.0", 8): (8.14, 1.965e9),
@@ -67,9 +71,15 @@ def held_clock(gpu: GPUSpec, bits: int = 16) -> float:
 def need(gpu: GPUSpec, bits: int = 16) -> tuple[float, float] | None:
     """Watts of the best products of operands of so many bits, and the clock in Hz at which they are drawn; None where
     none are known."""
-    watts, at_hz = CLOCK_WATTS.get((gpu.compute_capability or "", bits), (0.0, 0.0))
+    watts, at_hz = CLOCK_WATTS.get((chip(gpu.compute_capability), bits), (0.0, 0.0))
     watts *= tensor_rate(as_filed(gpu), "bf16") * gpu.sm_count * at_hz * 1e-9
     return (watts, at_hz) if watts else None
+
+
+def told_by(gpu: GPUSpec) -> str:
+    """The compute capability whose boards tell of ``gpu`` where it is another than its own; else ""."""
+    capability = chip(gpu.compute_capability)
+    return "" if capability == gpu.compute_capability or need(gpu) is None else capability
 
 
 def seconds_at(power: float, busy: FloatArray, bytes_s: FloatArray, clock_s: FloatArray) -> FloatArray:

@@ -13,7 +13,7 @@ from predictor.files.records import replace
 from predictor.files.units import seconds
 from predictor.kernels.base import KernelTable
 from predictor.kernels.explanation import Term, terms
-from predictor.kernels.power import held_clock
+from predictor.kernels.power import held_clock, told_by
 from predictor.ops.roofline import FloatArray
 from predictor.simulate.columns import by_point, largest, plain
 
@@ -127,4 +127,5 @@ def power_notes(stages: Iterable[TimedStage]) -> tuple[str, ...]:
         return ()
     gpu = run.gpu
     held = f"The power limit of {gpu.id} ({gpu.power_limit_w:,.0f} W) holds its tensor cores at {held_clock(gpu):.2f}"
-    return (f"{held} of their clock: +{seconds(longer)}.",)
+    told = told_by(gpu) and f" Watts are those of compute capability {told_by(gpu)} (unverified)."
+    return (f"{held} of their clock: +{seconds(longer)}.{told}",)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -80,6 +81,21 @@ def test_blackwell_is_held_near_the_clock_that_was_seen() -> None:
     assert held_clock(gpu, 8) < held_clock(gpu) < 0.8  # products keep the tensor cores busier than attention does
     op = Gemm("mxfp8", 8192, 8192, 8192)
     assert held_s([op], gpu, np.array([2e-4])) > 2e-4
+
+
+@pytest.mark.parametrize(("name", "like"), [("b300-sxm", "b200-sxm"), ("gb300", "gb200")])
+def test_a_chip_of_a_family_is_held_as_its_siblings_are(name: str, like: str) -> None:
+    """As many SMs, and 1.10 or 1.17 times the power: the held clock rises by less than that, and the answer says whose
+    watts these are."""
+    gpu, sibling = load_gpu(name), load_gpu(like)
+    for bits in (16, 8):
+        hz, its_hz = (held_clock(one, bits) * one.boost_clock_hz for one in (gpu, sibling))
+        assert 1.0 < hz / its_hz < gpu.power_limit_w / sibling.power_limit_w
+    train = partial(predictor.predict, "llama-3.1-8b", mode="train", batch=1, seq_len=4096)
+    (said,) = (note for note in train(gpu=name).notes if "power limit" in note)
+    assert said.endswith("Watts are those of compute capability 10.0 (unverified).")
+    (said,) = (note for note in train(gpu=like).notes if "power limit" in note)
+    assert "compute capability" not in said
 
 
 @pytest.mark.parametrize("use", [0.1, 0.5, 0.9, 1.0])
@@ -182,7 +198,7 @@ def test_what_no_published_rate_tells_of_is_not_held() -> None:
     assert held_s(others, PCIE, np.full(3, 1e-3)).tolist() == [0.0] * 3
     for name in list_gpus():
         gpu = load_gpu(name)
-        assert (held_clock(gpu) < 1.0) <= (gpu.compute_capability in ("8.0", "9.0", "10.0")), name
+        assert (held_clock(gpu) < 1.0) <= (gpu.compute_capability in ("8.0", "9.0", "10.0", "10.3")), name
     assert held_clock(load_gpu("h20-sxm")) == 1.0  # a quarter of the tensor rate
     assert EFFICIENCY < 1.0 and held_s([SQUARE], load_gpu("h20-sxm"), np.ones(1)).tolist() == [0.0]
     alone = predictor.predict("gpt3", "a100-pcie-80gb", mode="prefill", batch=4, artifacts="roofline")
