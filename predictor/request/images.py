@@ -29,7 +29,8 @@ class Pictures(NamedTuple):
 def pictures_of(text: str | None, config: Model, ragged: bool = False, stages: int = 1) -> Pictures | None:
     """What ``config`` makes of the images of a request; None for none.
 
-    Raises RequestError, one line, for another text, and UnsupportedError for a model that sees nothing.
+    Raises RequestError, one line, for another text or an image that the processor refuses, and UnsupportedError for a
+    model that sees nothing.
     """
     if text is None:
         return None
@@ -46,6 +47,20 @@ def pictures_of(text: str | None, config: Model, ragged: bool = False, stages: i
         raise UnsupportedError(f"--images with --pp {stages}: not built; expected --tp")
     seen = tower.seen(height, width)
     return Pictures(count, height, width, seen.sequences, seen.patches, count * seen.tokens)
+
+
+def note_of_size(images: Pictures, config: Model) -> str:
+    """What a user should know of images that the model's processor makes larger or smaller; "" for others."""
+    tower = config.tower
+    if tower is None or not tower.limited(images.height, images.width):
+        return ""
+    height, width = tower.resized(images.height, images.width)
+    least, most = tower.pixels
+    why = f"a side of at most {tower.longest} pixels" if tower.longest else f"{least:,} to {most:,} pixels"
+    return (
+        f"Images of {images.height}x{images.width} pixels are resized to {height}x{width}: the processor of"
+        f" {config.name} keeps {why}, unless its own configuration says otherwise."
+    )
 
 
 def _sizes(text: str) -> tuple[int, int, int]:

@@ -17,7 +17,7 @@ from predictor.hardware.what_if import with_values
 from predictor.kernels.artifact import ArtifactSet, RooflineOnly, load_artifacts
 from predictor.models.base import MODES, Feature, Model
 from predictor.models.forms import model_of
-from predictor.request.images import pictures_of
+from predictor.request.images import note_of_size, pictures_of
 from predictor.request.options import DECODES, OPTIONS, Words
 from predictor.request.parallelism import Parallelism
 from predictor.request.parse import (
@@ -98,6 +98,8 @@ class Request(Words):
                     f" {LARGEST_TOKENS:,} with those of --seq-len"
                 )
             config = config.seeing()
+            said = note_of_size(pictures, config)
+            notes += (said,) if said else ()
         lora = self.lora != 0
         before = engine.fp8 is not None and config.model_type in engine.fp8.before
         published = "" if before else config.published_fp8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -63,11 +64,58 @@ def tower(name: str) -> VisionTower:
         ("pixtral-12b", (1024, 512), 1, 64 * 32, 64 * 32 + 64),  # a row ends with a token of its own
         ("pixtral-12b", (2048, 2048), 1, 64 * 64, 64 * 64 + 64),  # 1,024 pixels at most
         ("InternVL3-8B", (448, 1344), 4, 1025, 4 * 256),
+        ("InternVL3-8B", (449, 449), 1, 1025, 256),  # 2 x 2 tiles have more than twice the area
+        ("InternVL3-8B", (634, 634), 5, 1025, 5 * 256),
+        ("Llama-4-Scout", (400, 600), 5, 577, 5 * 144),  # 1 x 2 would make it smaller
         ("llava-1.5-7b", (1024, 1024), 1, 577, 576),
+        ("Qwen2.5-VL-7B", (32_768, 32_768), 1, 128**2 * 4, 128**2),  # 16,384 tokens at most
+        ("Qwen/Qwen3-VL-8B-Instruct", (8192, 2048), 1, 256 * 64 * 4, 256 * 64),
+        ("Qwen/Qwen3-VL-8B-Instruct", (9000, 2048), 1, 268 * 61 * 4, 268 * 61),
+        ("Qwen2.5-VL-7B", (20, 20), 1, 4 * 4, 2 * 2),  # four at least
     ],
 )
 def test_tokens_of_an_image(name: str, size: tuple[int, int], sequences: int, patches: int, tokens: int) -> None:
     assert tuple(tower(name).seen(*size)) == (sequences, patches, tokens)
+
+
+def test_sizes_and_tiles_are_those_of_the_processors() -> None:
+    """Qwen's and InternVL's rules as transformers has them, over sizes at, below and above their bounds."""
+    pytest.importorskip("torch", reason="the test extra (torch, transformers) is not installed")
+    pytest.importorskip("transformers", reason="the test extra (torch, transformers) is not installed")
+    from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optimal_tiled_canvas
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
+
+    random = Random(5)
+    sizes = [(round(2 ** random.uniform(2, 15)), round(2 ** random.uniform(2, 15))) for _ in range(400)]
+    sizes += [(side, side) for side in (14, 56, 447, 448, 449, 633, 634, 896, 3584, 3598, 4096, 32_768)]
+    qwen, tiled = (tower("Qwen2.5-VL-7B"), tower("Qwen/Qwen3-VL-8B-Instruct")), tower("InternVL3-8B")
+    for height, width in sizes:
+        for each, factor in zip(qwen, (28, 32), strict=True):
+            if max(height, width) > 200 * min(height, width):
+                with pytest.raises(RequestError, match="at most 200 times the other"):
+                    each.seen(height, width)
+                continue
+            rows, columns = smart_resize(height, width, factor, 4 * factor**2, 16_384 * factor**2)
+            assert each.seen(height, width).tokens == rows * columns // factor**2, (height, width)
+        columns, rows = get_optimal_tiled_canvas((height, width), (448, 448), 1, 12)
+        parts = rows * columns
+        assert tiled.seen(height, width).sequences == parts + (parts > 1), (height, width)
+
+
+def test_an_image_of_another_size_is_named() -> None:
+    """Qwen's processor brings it into its range, Pixtral's to its longest side; one that keeps its size has no word."""
+    large = predict("Qwen/Qwen3-VL-8B-Instruct", "h100", images="1x8192x8192", **SERVED)
+    same = predict("Qwen/Qwen3-VL-8B-Instruct", "h100", images="1x4096x4096", **SERVED)
+    said = [note for note in large.notes if "resized" in note]
+    assert len(said) == 1 and "Images of 8192x8192 pixels are resized to 4096x4096" in said[0]
+    assert "4,096 to 16,777,216 pixels" in said[0]
+    assert large.phases_s["images"] == same.phases_s["images"]
+    assert not any("resized" in note for note in same.notes)
+    pixtral = tower("pixtral-12b")
+    assert pixtral.limited(2048, 1024) and pixtral.resized(2048, 1024) == (1024, 512)
+    assert not any(tower(name).limited(2048, 300) for name in ("gemma-3-4b", "InternVL3-8B", "moonshotai/Kimi-K2.5"))
+    with pytest.raises(RequestError, match="1x201 pixels: expected a side of at most 200 times the other"):
+        predict("Qwen/Qwen3-VL-8B-Instruct", "h100", images="1x1x201", **SERVED)
 
 
 def test_weights_of_towers_by_hand() -> None:
@@ -156,8 +204,8 @@ def test_images_hide_no_wrong_length(seq_len: int) -> None:
 
 
 def test_more_tokens_of_images_than_there_can_be_are_the_images() -> None:
-    with pytest.raises(RequestError, match=r"--images 100x32768x32768: 104,\d+,\d+ tokens a sequence; "):
-        predict("Qwen/Qwen3-VL-8B-Instruct", "h100", images="100x32768x32768", mode="prefill")
+    with pytest.raises(RequestError, match=r"--images 7000x32768x32768: 114,688,000 tokens a sequence; "):
+        predict("Qwen/Qwen3-VL-8B-Instruct", "h100", images="7000x32768x32768", mode="prefill")
 
 
 def test_a_comparison_says_the_images_beside_the_text(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from predictor.errors import RequestError
 from predictor.files.records import dataclass, replace
 from predictor.graph.graph import Block, Graph
 from predictor.graph.tensor import Tensor
@@ -26,6 +27,11 @@ _SIZES = {
 }  # fmt: skip
 #: A guard against slips of the keyboard: a guess, chosen by hand, not from data.
 _LARGEST = 2**20
+#: Least and most tokens of an image of Qwen's, and a side over the other. Source: qwen-vl-utils 0.0.14,
+#: vision_process.py (IMAGE_MIN_TOKEN_NUM, IMAGE_MAX_TOKEN_NUM, MAX_RATIO), whose bounds in pixels are these times the
+#: area of a token. As recalled, unverified: preprocessor_config.json of Qwen2-VL to Qwen3-VL has the same upper bound
+#: (max_pixels 12845056 with tokens of 28 x 28, 16777216 with 32 x 32), where the class's default is 1003520.
+_TOKENS, _LONGEST_SHAPE = (4, 16_384), 200
 _WIDTHS = ("intermediate_size", "vt_intermediate_size", "mlp_dim")
 
 
@@ -36,8 +42,9 @@ class VisionTower:
     ``patch`` in pixels of a side, ``frames`` images that a patch is deep, ``positions`` rows of a learned table. A
     square of ``merge`` patches a side becomes one token of width ``out``; ``mergers`` bring the tower's result, and
     those of layers, there through ``inner`` (0: one product). ``side``: pixels that every image, or tile, is brought to
-    (0: it keeps its own, of ``longest`` at most); ``tiles``: parts that an image is cut into at most, with one of the
-    whole beside several; ``pooled``: tokens of an image whatever its size, averages of patches; ``breaks``: a row of
+    (0: it keeps its own, of ``longest`` at most, or with an area within ``pixels``); ``tiles``: parts that an image is
+    cut into at most, with one of the whole beside several, in a grid of the image's shape or, if ``fits``, in one that
+    holds it; ``pooled``: tokens of an image whatever its size, averages of patches; ``breaks``: a row of
     tokens ends with one more; ``extra``: tokens of a sequence beside patches. ``window``: patches that see each other
     in all layers but ``whole``.
     """
@@ -58,7 +65,9 @@ class VisionTower:
     rotary: bool = True
     side: int = 0
     longest: int = 0
+    pixels: tuple[int, int] = (0, 0)
     tiles: int = 1
+    fits: bool = False
     pooled: int = 0
     breaks: bool = False
     extra: int = 0
@@ -84,18 +93,57 @@ class VisionTower:
         return tp if self.heads % tp == 0 and self.intermediate % tp == 0 else 1
 
     def seen(self, height: int, width: int) -> Seen:
-        """What an image of ``height`` x ``width`` pixels is in the tower, and in the language model."""
+        """What an image of ``height`` x ``width`` pixels is in the tower, and in the language model. RequestError for
+        one that the processor refuses."""
         if self.pooled:
             return Seen(1, self.pooled * self.merge**2 + self.extra, self.pooled)
         if self.side:
             rows = self.side // self.patch // self.merge
-            tiles = _tiles(height, width, self.side, self.tiles)
+            grid = _holding_grid if self.fits else _shaped_grid
+            parts = math.prod(grid(height, width, self.side, self.tiles))
+            tiles = parts + (parts > 1)
             return Seen(tiles, (rows * self.merge) ** 2 + self.extra, tiles * rows**2)
-        scale = min(1.0, self.longest / max(height, width)) if self.longest else 1.0
         unit = self.patch * self.merge
-        rows, columns = (max(1, round(size * scale / unit)) for size in (height, width))
+        rows, columns = (size // unit for size in self.resized(height, width))
         tokens = rows * columns + (rows if self.breaks else 0)
         return Seen(1, rows * columns * self.merge**2 + self.extra, tokens)
+
+    def limited(self, height: int, width: int) -> bool:
+        """Whether an image that would keep its size is too large or too small for the processor."""
+        if self.pooled or self.side:
+            return False
+        unit = self.patch * self.merge
+        return self.resized(height, width) != (_nearest(height, unit), _nearest(width, unit))
+
+    def resized(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width, in pixels, that the processor gives an image which keeps its shape: whole tokens a side.
+
+        With ``pixels`` by the rule of transformers 5.24 models/qwen2_vl/image_processing_qwen2_vl.py (smart_resize),
+        whose least area is more than one token's. RequestError for a shape that it refuses.
+        """
+        unit = self.patch * self.merge
+        if not all(self.pixels):
+            scale = min(1.0, self.longest / max(height, width)) if self.longest else 1.0
+            return _nearest(height * scale, unit), _nearest(width * scale, unit)
+        if max(height, width) > _LONGEST_SHAPE * min(height, width):
+            raise RequestError(
+                f"--images of {height}x{width} pixels: expected a side of at most {_LONGEST_SHAPE} times the other, as"
+                f" the processor of {self.kind} takes them"
+            )
+        rows, columns = round(height / unit), round(width / unit)
+        least, most = self.pixels
+        if rows * columns * unit**2 > most:
+            shrink = math.sqrt(height * width / most)
+            rows, columns = (max(1, math.floor(size / shrink / unit)) for size in (height, width))
+        elif rows * columns * unit**2 < least:
+            grow = math.sqrt(least / (height * width))
+            rows, columns = (math.ceil(size * grow / unit) for size in (height, width))
+        return rows * unit, columns * unit
+
+
+def _nearest(size: float, unit: int) -> int:
+    """The multiple of ``unit`` that is nearest to ``size``; one at least."""
+    return max(1, round(size / unit)) * unit
 
 
 class Seen(NamedTuple):
@@ -106,15 +154,39 @@ class Seen(NamedTuple):
     tokens: int
 
 
-def _tiles(height: int, width: int, side: int, most: int) -> int:
-    """Tiles of an image: the grid of at most ``most`` whose shape is nearest to the image's, no larger than it needs,
-    and one of the whole image beside several (InternVL's dynamic_preprocess, arXiv:2404.16821; Llama 4's likewise)."""
-    if most <= 1:
-        return 1
-    grids = [(r, c) for r in range(1, most + 1) for c in range(1, most + 1) if r * c <= most]
-    needed = max(1, math.ceil(height / side) * math.ceil(width / side))
-    rows, columns = min(grids, key=lambda g: (abs(math.log(g[1] / g[0] * height / width)), abs(g[0] * g[1] - needed)))
-    return rows * columns + (rows * columns > 1)
+def _grids(most: int) -> list[tuple[int, int]]:
+    """Rows and columns of at most ``most`` tiles, fewer first."""
+    grids = [(rows, columns) for columns in range(1, most + 1) for rows in range(1, most // columns + 1)]
+    return sorted(grids, key=math.prod)
+
+
+def _shaped_grid(height: int, width: int, side: int, most: int) -> tuple[int, int]:
+    """The grid whose shape is nearest to that of an image of ``height`` x ``width`` pixels; of several, the last one
+    whose area, of tiles of ``side``, is less than twice the image's.
+
+    Source: InternVL's dynamic_preprocess (arXiv:2404.16821), as transformers 5.24 has it in
+    models/got_ocr2/image_processing_got_ocr2.py (get_optimal_tiled_canvas).
+    """
+    best, least = (1, 1), math.inf
+    for rows, columns in _grids(most):
+        off = abs(width / height - columns / rows)
+        if off < least or (off == least and height * width > 0.5 * side * side * rows * columns):
+            best, least = (rows, columns), off
+    return best
+
+
+def _holding_grid(height: int, width: int, side: int, most: int) -> tuple[int, int]:
+    """The grid of tiles of ``side`` into which an image of ``height`` x ``width`` pixels fits with the least
+    enlargement, or else with the least reduction; of several, the smallest.
+
+    Source: transformers 5.24 models/llama4/image_processing_llama4.py (get_best_fit).
+    """
+
+    def order(grid: tuple[int, int]) -> tuple[bool, float, int]:
+        scale = min(grid[0] * side / height, grid[1] * side / width)
+        return scale < 1.0, scale if scale >= 1.0 else -scale, math.prod(grid)
+
+    return min(_grids(most), key=order)
 
 
 def tower_of(data: Mapping[str, Any]) -> VisionTower | None:
@@ -190,10 +262,13 @@ def _of_kind(tower: VisionTower, data: Mapping[str, Any], said: Mapping[str, Any
     if kind == "llama4":
         tiles = _whole(said, "max_patches") or 16
         inner = _whole(said, "projector_output_dim") or tower.out
-        return replace(tower, side=side, tiles=tiles, extra=1, inner=inner)
+        return replace(tower, side=side, tiles=tiles, fits=True, extra=1, inner=inner)
     if kind.startswith("internvl") or "downsample_ratio" in data:
         tiles = _whole(data, "max_dynamic_patch") or 12
         return replace(tower, side=side, tiles=tiles, extra=1, rotary=False, merge=max(tower.merge, 2))
+    if kind.startswith("qwen"):
+        token = (tower.patch * tower.merge) ** 2
+        return replace(tower, pixels=(_TOKENS[0] * token, _TOKENS[1] * token))
     if (kind in ("mistral3", "llava") and said.get("model_type") == "pixtral") or kind == "pixtral":
         return replace(tower, longest=side, breaks=True)
     if side and "num_position_embeddings" not in said and tower.merge == 1:  # CLIP and SigLIP: one size
