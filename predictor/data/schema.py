@@ -153,6 +153,7 @@ _MEANINGS: Mapping[str, str] = {
     "stride": "of a convolution's window, the largest of its dimensions'",
     "dilation": "of a convolution's window, the largest of its dimensions'",
     "groups": "groups of channels that know nothing of each other", "transposed": "whether a convolution is transposed",
+    "channel_decays": "whether every channel of a state decays at a rate of its own",
     "channels_last": "whether channels of a pixel lie side by side", "pixels": "positions of a plane",
     "in_pixels": "positions of a plane of the input", "maps": "planes: samples times channels",
     "training": "whether what the backward pass wants is made", "dims": "dimensions that are resized",

@@ -292,7 +292,7 @@ class Calibration:
     reads: str
     rows: Callable[[Frame, GPUSpec], npt.NDArray[np.bool_]]
     trials: Callable[[Frame, AdaptedArtifact], Iterable[Trial]]
-    fewest: int = 1
+    fewest: int = FEWEST
     tiles: bool = False  # whether it learns from tile probes, too
 
 

@@ -223,6 +223,20 @@ def test_json(done: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFix
     assert "no fp32" in report["unchanged"]["memory-bound"]
 
 
+def test_one_row_beside_others_changes_no_estimator(
+    done: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A trace of other work has a single product in fp32: its error widened every interval of fp32."""
+    rows = dataset.read(done[0])
+    is_gemm = (rows["op"].astype(str) == "gemm").to_numpy()
+    some = rows[~is_gemm | (is_gemm.cumsum() == 1)].reset_index(drop=True)
+    words = ["--data", str(write(some, tmp_path / "rows.parquet")), "--out", str(tmp_path / "set"), "--json"]
+    assert main(["calibrate", "--gpu", GPU, *words]) == 0
+    report: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert report["unchanged"]["fp32-gemm"] == "1 fp32 GEMM rows: expected 5 or more"
+    assert "fp32-gemm" not in report["scalars"]
+
+
 def test_named_kernels_say_which_tile_runs(tmp_path: Path) -> None:
     frame = measured(20, 0).iloc[:20].reset_index(drop=True)
     names = ["ampere_sgemm_128x64_tn" if kind == "linear" else "ampere_sgemm_64x64_nn" for kind in frame["kind"]]

@@ -203,6 +203,7 @@ def test_every_flag_in_the_text_exists(page: Path) -> None:
         "--hidden-size",
         "--enable-dp-attention",
         "--scheduler-recv-interval",
+        "--speculative-config",
     }
     foreign |= {"--nnodes", "--nproc-per-node", "--rdzv-backend", "--rdzv-endpoint", "--node-rank", "--max-restarts"}
     for code in re.findall(r"`([^`]+)`", prose):

@@ -167,7 +167,7 @@ def test_what_is_not_blind_or_not_recorded_is_named(three: Path, capsys: pytest.
         ("model,batch,measured_ms\nm,8,10\n", "row 1: entries '2' and '3' fit"),
         ("case,measured_ms\na,10\n", "row 1: says no entry"),
         ("id,measured_ms,measured_at\n1,10,soon\n", "row 1: measured_at 'soon'"),
-        ("id,measured_ms\n9,10\n", "no row is of an entry"),
+        ("id,measured_ms\n9,10\n", "no row matches an entry"),
         ("id,mesured_ms\n1,10\n", "unknown column 'mesured_ms'"),
     ],
 )
