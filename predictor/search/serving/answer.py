@@ -260,7 +260,7 @@ def chances(asked: ServingQuestion, entry: RankedPlan) -> dict[str, float | None
     """How likely each limit is kept, None without one or without an interval, and ``sla``, how likely all are.
 
     A limit on a percentile is held against that of the simulation. TTFT and TPOT count as independent: on 320 measured
-    rows the rank correlation of their errors, over their intervals, was 0.08 (`benchmarks/accuracy_intervals.py`).
+    rows the rank correlation of their errors, over their intervals, was 0.10 (`benchmarks/accuracy_intervals.py`).
     """
     chance_of: dict[str, float | None] = dict.fromkeys(("ttft", "tpot"))
     chance_of |= {
