@@ -130,10 +130,10 @@ class Forecast:
         read_s = first.each_s + sum(timed.total_s for timed in rest if timed.stage.phase in (DRAFT_PROMPTS, IMAGES))
         serving = self.run.work.serving
         assert serving is not None
-        steps = max(serving.output_len - 1, 0)  # the first token is the prompt's
-        decode_s = self.latency_s - read_s if steps else 0.0
+        decodes = any(timed.stage.phase not in (DRAFT_PROMPTS, IMAGES) for timed in rest)
+        decode_s = self.latency_s - read_s if decodes else 0.0
         phases = {**seen_s, "prefill": read_s - sum(seen_s.values()), "decode": decode_s, "ttft": read_s}
-        return phases | ({"tpot": decode_s / steps} if steps else {})
+        return phases | ({"tpot": decode_s / (serving.output_len - 1)} if decodes else {})
 
     @property
     def busy_s(self) -> dict[str, float]:
