@@ -235,6 +235,11 @@ def test_a_product_that_is_not_batched_splits_a_long_k_however_its_operands_lie(
     (batched,) = latency(estimator, gpu, replace(long, kind="bmm", batch=2, layout="nn"))
     assert nn == pytest.approx(tn, rel=0.1)
     assert batched > 2.5 * nn
+    # Where linear layers never split it, neither does a single product, whatever batches do.
+    (whole,) = latency(
+        made(artifact(volta=constants(split_penalty=never[::-1].copy()))), gpu, replace(long, layout="nn")
+    )
+    assert whole > 1.5 * nn
 
 
 def test_an_expected_time_becomes_the_fastest_as_the_choice_sharpens() -> None:
