@@ -70,12 +70,12 @@ def test_full_saves_the_inputs_of_layers() -> None:
 def test_fused_attention_runs_again_and_nothing_else(model: str, fused: bool) -> None:
     forward = trained(model, "flash")
     graph = joint(fuse(forward, COMPILE) if fused else forward)
-    again = attend_again(graph)
+    rerun = attend_again(graph)
     attention = [n.op.flops() * b.repeat for b in forward.blocks for n in b.nodes if isinstance(n.op, Attention)]
-    assert again.flops() - graph.flops() == pytest.approx(sum(attention), rel=1e-12)
-    names = [(n.name, n.op) for b in again.blocks for n in b.nodes]
+    assert rerun.flops() - graph.flops() == pytest.approx(sum(attention), rel=1e-12)
+    names = [(n.name, n.op) for b in rerun.blocks for n in b.nodes]
     assert len(names) == sum(len(b.nodes) for b in graph.blocks) + len(attention)
-    for block in again.blocks:
+    for block in rerun.blocks:
         for before, node in pairwise(block.nodes):
             if isinstance(node.op, Attention) and block.backward_of is not None and node.op.is_backward:
                 assert isinstance(before.op, Attention) and not before.op.is_backward
@@ -85,8 +85,8 @@ def test_fused_attention_runs_again_and_nothing_else(model: str, fused: bool) ->
 def test_what_follows_attention_saves_its_result() -> None:
     """A checkpoint around core attention drops the log-sum-exp; the product behind attention reads what it made."""
     graph = joint(trained("llama-3.2-1b", "flash"))
-    again = attend_again(graph)
-    dropped = {e.tensor.name for e in saved_tensors(graph)} - {e.tensor.name for e in saved_tensors(again)}
+    rerun = attend_again(graph)
+    dropped = {e.tensor.name for e in saved_tensors(graph)} - {e.tensor.name for e in saved_tensors(rerun)}
     assert dropped == {"attention core log-sum-exp"}
 
 

@@ -317,16 +317,16 @@ def test_the_json_has_what_the_command_line_promises() -> None:
 
 
 def test_how_likely_the_first_plan_is_the_fastest(capsys: pytest.CaptureFixture[str]) -> None:
-    found = search(request(batch=8), (8,), 8, {"recompute": ("none",), "tp": (1, 2)})
-    plans = json.loads(to_json(found, 4, {}))["plans"]
+    priced = search(request(batch=8), (8,), 8, {"recompute": ("none",), "tp": (1, 2)})
+    plans = json.loads(to_json(priced, 4, {}))["plans"]
     assert all(plan["interval_ms"][0] < plan["median_ms"] < plan["interval_ms"][1] for plan in plans)
     told = [plan["p_first_faster"] for plan in plans]
     assert told[0] is None and all(0.5 <= chance < 1.0 for chance in told[1:])
-    first, last = (found.outlooks(4)[place] for place in (0, -1))
+    first, last = (priced.outlooks(4)[place] for place in (0, -1))
     assert first is not None and last is not None and told[-1] == faster(first, last)
     # plans of one engine on one board err together
     assert told[-1] > faster(first, last._replace(board="another", engine="another")) > 0.5
-    print_plans(found, 4, Plain())
+    print_plans(priced, 4, Plain())
     assert "How likely the step of plan 1 is shorter: than that of plan 2 " in capsys.readouterr().out
 
 
